@@ -31,7 +31,8 @@ WNIDS = {"cog_l1": LEVEL["cog_l1"], "cog_l5": ("n12651611", "n03000134", "n12649
 SIMILARITY = {wnid: 0.9 - 0.1 * k for k, wnid in enumerate([*WNIDS["cog_l1"], *WNIDS["cog_l5"]])}
 
 #: The classifiers of in1k on the test images of cog_l1.
-CONFIDENT = "--analysis confident --trained_on in1k --dataset cog_l1"
+FITS = "--trained_on in1k --dataset cog_l1"
+CONFIDENT = f"--analysis confident {FITS}"
 
 
 @pytest.fixture
@@ -217,45 +218,34 @@ def test_labels_that_were_renumbered_in_training_keep_their_names(models):
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
+    ("flags", "content", "words"),
     [
-        ({"weight": torch.full((4, DIM), math.nan), "bias": torch.zeros(4)}, "diverged"),
-        ({"0.weight": torch.zeros(4, DIM), "0.bias": torch.zeros(4)}, "no linear layer"),
-        ({"weight": torch.zeros(4, 2), "bias": torch.zeros(4)}, "takes features of 2 dimensions"),
-        (None, "model.pth"),
+        ("--dataset cog_l1", {}, "needs --trained_on"),
+        ("--dataset cog_l1 --trained_on cog_l2", {}, "no classifiers"),
+        ("--dataset cog_l2 --trained_on in1k", {}, "no test features"),
+        (FITS, {"weight": torch.full((4, DIM), math.nan), "bias": torch.zeros(4)}, "diverged"),
+        (FITS, {"0.weight": torch.zeros(4, DIM), "0.bias": torch.zeros(4)}, "no linear layer"),
+        (FITS, {"weight": torch.zeros(4, 2), "bias": torch.zeros(4)}, "takes features of 2 dimensions"),
+        (FITS, None, "model.pth"),
     ],
-    ids=["diverged", "mlp", "dimensions", "missing"],
 )
-def test_confident_refuses_classifiers_that_do_not_fit(crossed, content, words):
+def test_confident_refuses_what_does_not_fit(crossed, flags, content, words):
     file = crossed[0] / "my/net/in1k/eval_logreg/seed-37/final-lr-1.0_wd-1e-06/model.pth"
     file.unlink()
     if content is not None:
         torch.save({"model": content}, file)
-    assert_refused(crossed[0], CONFIDENT, words)
-
-
-def test_confident_refuses_flags_that_name_nothing(crossed):
-    assert_refused(crossed[0], "--analysis confident --dataset cog_l1", "needs --trained_on")
-    assert_refused(crossed[0], "--analysis confident --dataset cog_l1 --trained_on cog_l2", "no classifiers")
-    assert_refused(crossed[0], "--analysis confident --dataset cog_l2 --trained_on in1k", "no test features")
-
-
-def assert_refused(models: Path, flags: str, words: str) -> None:
     with pytest.raises(CogError) as error:
-        analyze(models, flags)
+        analyze(crossed[0], f"--analysis confident {flags}")
     assert words in str(error.value) and error.value.exit_code == 2
-    assert not list(models.rglob("analysis_*/results.json"))
+    assert not list(crossed[0].rglob("analysis_*/results.json"))
 
 
 def test_classifiers_of_another_network_are_refused(crossed):
     """What is known of it: the checkpoint of their features, and that of the test features."""
     models, *_ = crossed
-    record, folder = (
-        models / "my/net/in1k/eval_logreg/seed-22/results.json",
-        models / "my/net/cog_l1/features_test",
-    )
-    features = feature_files.open_file(folder)
-    rows = feature_files.rows_digest(features)
+    record = models / "my/net/in1k/eval_logreg/seed-22/results.json"
+    folder = models / "my/net/cog_l1/features_test"
+    rows = feature_files.rows_digest(feature_files.open_file(folder))
     identities = [{"model": "my_net", "checkpoint_sha256": letter * 64} for letter in "ab"]
     data = json.loads(record.read_text()) | {"identity": {"train_features": identities[0]}}
     record.write_text(json.dumps(data))

@@ -13,11 +13,8 @@ from cog import constants
 from cog.results import concept_counts, published
 
 #: Published top-1 accuracies of ResNet50 by data set and shots.
-RESNET50 = {
-    (row["dataset"], row["n_shot"]): row["value"]
-    for row in published.rows()
-    if row["model"] == published.REFERENCE
-}
+REFERENCE = (row for row in published.rows() if row["model"] == published.REFERENCE)
+RESNET50 = {(row["dataset"], row["n_shot"]): row["value"] for row in REFERENCE}
 
 FEATURES = {"checkpoint_sha256": "c" * 64, "image_list_sha256": "1" * 64}
 SETTINGS = {
@@ -37,13 +34,8 @@ def write_run(root, model, dataset, seed, shift, *, n_shot=0, evaluation="logreg
     correct = np.random.default_rng(seed).binomial(50, chances)
     top1 = 100 * correct.sum() / 50_000
     features = {"model": model, **FEATURES}
-    identity = {
-        "seed": seed,
-        "n_shot": n_shot,
-        **SETTINGS,
-        "train_features": features,
-        "test_features": features,
-    }
+    identity = {**SETTINGS, "seed": seed, "n_shot": n_shot}
+    identity |= {"train_features": features, "test_features": features}
     final = {"folder": "final-lr-1.0_wd-1e-06", "lr": 1.0, "wd": 1e-6, "test_top1": top1, "test_top5": 99.0}
     record = {
         **{"status": "complete", "seed": seed, "n_shot": n_shot, "n_classes": 1000, "trials": TRIALS},

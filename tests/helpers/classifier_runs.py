@@ -41,12 +41,9 @@ def contents(root):
         values[str(path.relative_to(root))] = path.read_bytes()
         if path.name == "results.json":
             data = json.loads(path.read_bytes())
-            for entry, name in (
-                (data, "seconds"),
-                (data, "finished"),
-                *((t, "seconds") for t in data["trials"]),
-            ):
-                del entry[name]
+            del data["finished"]
+            for entry in (data, *data["trials"]):
+                del entry["seconds"]
             values[str(path.relative_to(root))] = data
     return values
 

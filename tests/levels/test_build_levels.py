@@ -258,22 +258,6 @@ def test_bad_input_ends_in_one_line_and_writes_nothing(toy, flags, content, says
     assert sorted(os.listdir(toy.root)) == before
 
 
-@pytest.mark.parametrize(
-    ("data", "says"),
-    [
-        ([], "no list of levels"),
-        ([["n00000001"], []], "level 2 has 'none'"),
-        ([["n00000001"], ["dog"]], "level 2 has 'dog'"),
-        ([["n00000001", "n00000001"]], "level 1 has 'n00000001'"),
-        ([os.getcwd], "getcwd"),
-    ],
-)
-def test_levels_files_of_other_contents_are_refused(tmp_path, data, says):
-    (tmp_path / "levels.pkl").write_bytes(pickle.dumps(data))
-    with pytest.raises(CogError, match=says):
-        read_levels(tmp_path / "levels.pkl")
-
-
 @given(st.integers(1, 9), st.integers(1, 40), st.integers(0, 200))
 def test_levels_never_overlap_and_use_both_ends(n_levels, size, spare):
     levels = build.cut(n_levels * size + spare, n_levels=n_levels, level_size=size)

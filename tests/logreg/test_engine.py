@@ -139,9 +139,6 @@ def test_initial_weights_are_those_of_torch_and_differ_by_seed_and_stage():
         model = torch.nn.Sequential(*(torch.nn.Linear(a, b) for a, b in ((13, 7), (7, 5), (5, 3))))
     ours = sum(mlp.initial_layers([13, 7, 5, 3], 11), ())
     assert all(map(torch.equal, ours, model.parameters()))
-    ((weight, bias),) = mlp.initial_layers([100, 200], 5)
-    assert max(weight.abs().max(), bias.abs().max()) <= 0.1
-    assert weight.std().item() == pytest.approx(0.1 / 3**0.5, rel=0.03)
     streams = [("init", "search"), ("init", "final"), ("order", "search"), ("order", "final")]
     starts = {torch_seed(seed, name, stage=stage) for seed in (1, 2) for name, stage in streams}
     assert len(starts | {torch_seed(1, "order", n_shot=n) for n in (1, 2)}) == 10
@@ -230,9 +227,8 @@ def test_what_is_in_lockstep_follows_from_the_size_of_the_memory(monkeypatch, to
 
 def test_a_cpu_trains_a_thousand_columns_in_lockstep(monkeypatch):
     lockstep = functools.partial(Engine(CPU).lockstep, shaped(5000, 64), shaped(500, 64))
-    sizes = ((2, 5, 5, 10), (100, 5, 5, 2), (300, 5, 3, 1), (1000, 5, 1, 1), (100, 1, 1, 10))
-    for n_classes, n_seeds, s, k in sizes:
-        found = lockstep(Settings(seed=0), n_classes=n_classes, n_seeds=n_seeds)
+    for n_classes, s, k in ((2, 5, 10), (100, 5, 2), (300, 3, 1), (1000, 1, 1)):
+        found = lockstep(Settings(seed=0), n_classes=n_classes, n_seeds=5)
         assert (found.seeds, found.trials) == (s, k)
     monkeypatch.setattr("cog.runtime.memory.available_memory", lambda: 10**8)
     settings = Settings(seed=0, classifier="mlp", mlp_hidden=9000, mlp_layers=3)

@@ -27,10 +27,8 @@ def against(mine, theirs):
 
 
 def test_differences_are_those_of_the_interval_over_concepts_and_common_seeds():
-    a, b = (
-        rows("a_b", correct=binomial(1), seeds=range(5)),
-        rows("a_c", correct=binomial(2), seeds=range(1, 6)),
-    )
+    a = rows("a_b", correct=binomial(1), seeds=range(5))
+    b = rows("a_c", correct=binomial(2), seeds=range(1, 6))
     found, common = against(a, b), (a[1:], b[:-1])
     expected = uncertainty.difference(*([row["correct"] for row in some] for some in common))
     assert (found["low"], found["high"], found["p"]) == (*expected.interval, expected.p)

@@ -18,13 +18,8 @@ def make_runs(root, *, model="my/net", datasets=("in1k", "cog_l2"), seeds=consta
     counts = {"n_classes": 1000, "rows": {"test": 50_000}, **more}
     for dataset in datasets:
         for seed in seeds:
-            path = (
-                root
-                / model
-                / dataset
-                / (f"eval_logreg_N{n_shot}" if n_shot else "eval_logreg")
-                / f"seed-{seed}"
-            )
+            shots = f"_N{n_shot}" if n_shot else ""
+            path = root / model / dataset / f"eval_logreg{shots}/seed-{seed}"
             folder = path if path.is_dir() else make_seed_folder(path)
             record = {**counts, "identity": {"lr_interval": [0.1, 100.0], **identity}}
             make_record(folder, seed=seed, n_shot=n_shot, record=record, **final)

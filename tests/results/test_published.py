@@ -71,9 +71,7 @@ def test_the_first_version_as_text():
     cells = {tuple(row[:5]): row[5] for row in shown.to_numpy().tolist()}
     for key, (value, _) in numbers("v1").items():
         if key[2:4] != ("logreg", "top1"):
-            sign, digits = (
-                ("+", 1) if key[3] == "relative_to_logreg" else ("", 3 if key[2] == "kmeans" else 1)
-            )
+            sign, digits = "+" if key[3] == "relative_to_logreg" else "", 3 if key[2] == "kmeans" else 1
             text = f"{value:{sign}.{digits}f}"
             assert cells[key] == ("0.0" if float(text) == 0 else text)
 
