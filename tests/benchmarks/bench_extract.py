@@ -8,6 +8,7 @@ fp16, alone and eight times in one pass, else a cheap one, alone and three times
 from __future__ import annotations
 
 import argparse
+import functools
 import io
 import json
 import os
@@ -29,7 +30,7 @@ from torchvision import transforms
 from cog.data import loader
 from cog.data.datasets import ImageSources
 from cog.data.images import ImageList
-from cog.data.pixels import IMAGENET_MEAN, IMAGENET_STD
+from cog.data.pixels import IMAGENET_MEAN, IMAGENET_STD, Preprocess, normalizer, to_input
 
 HERE, DISTINCT = Path(__file__).resolve().parents[2], 256
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -88,17 +89,36 @@ class Plain:
         return self.transform(Image.open(self.paths[row]).convert("RGB"))
 
 
-def plain(images: ImageList, workers: int) -> float:
-    """Return the images per second of the plain loop, from its first batch on."""
-    cuda, start, n = DEVICE.type == "cuda", 0.0, 0
-    network = torchvision.models.resnet50().to(DEVICE).eval() if cuda else torch.nn.Identity()
-    with torch.inference_mode(), torch.autocast(DEVICE.type, torch.float16, cuda):
-        for x in DataLoader(Plain(images), 128, num_workers=workers, pin_memory=cuda):
+def rate(batches, forward) -> float:
+    """Return the images per second from the first batch on."""
+    start, n = 0.0, 0
+    with torch.inference_mode(), torch.autocast(DEVICE.type, torch.float16, DEVICE.type == "cuda"):
+        for x in batches:
             start = start or time.perf_counter()
-            y = network(x.to(DEVICE, non_blocking=True, memory_format=torch.channels_last))
+            y = forward(x)
             n += len(y)
         float(y.sum())  # synchronizes
     return n / (time.perf_counter() - start)
+
+
+def plain(images: ImageList, workers: int) -> float:
+    network = (
+        torchvision.models.resnet50().to(DEVICE).eval() if DEVICE.type == "cuda" else torch.nn.Identity()
+    )
+    batches = DataLoader(Plain(images), 128, num_workers=workers, pin_memory=DEVICE.type == "cuda")
+    return rate(
+        batches, lambda x: network(x.to(DEVICE, non_blocking=True, memory_format=torch.channels_last))
+    )
+
+
+def decoding(images: ImageList, workers: int) -> float:
+    pieces = [(0, row, min(row + 32, len(images))) for row in range(0, len(images), 32)]
+    stream, statistics_ = (
+        [loader.Decoder(images, Preprocess())],
+        normalizer(IMAGENET_MEAN, IMAGENET_STD, DEVICE),
+    )
+    batches = loader.decoded(stream, pieces, n_workers=workers, pin_memory=DEVICE.type == "cuda")
+    return rate(batches, lambda piece: to_input(piece.pixels, *statistics_))
 
 
 def command(root: Path, workers: int, n_models: int) -> float:
@@ -122,23 +142,31 @@ def command(root: Path, workers: int, n_models: int) -> float:
 def main() -> None:
     """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=30, help="duration of the plain loop (default: 30)")
+    parser.add_argument("--seconds", type=float, default=30, help="least duration of a run (default: 30)")
+    parser.add_argument("--rounds", type=int, default=3, help="runs of each kind, in turns (default: 3)")
     args = parser.parse_args()
     workers, many = loader.usable_workers(-1), 8 if DEVICE.type == "cuda" else 3
     torch.set_num_threads(1)
-    rates: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)
         (root / "loaders.py").write_text(LOADERS)
-        n = int(plain(write_images(root, 2048), workers) * args.seconds) + 256
-        images = write_images(root, n)
-        for _ in range(3):
-            rates.setdefault("plain loop", []).append(plain(images, workers))
-            for number in (1, many):
-                rates.setdefault(f"{number} in one pass", []).append(command(root, workers, number))
-    print(f"{DEVICE}, {workers} decoding processes, {n} images; images/s: median, least-most")
+        # Decoding alone is the fastest of all: the other runs take longer.
+        n = int(decoding(write_images(root, 2048), workers) * args.seconds) + 256
+        images, run = write_images(root, n), functools.partial(command, root, workers)
+        jobs = {
+            "plain loop": (1, lambda: plain(images, workers)),
+            "decoding and normalization": (1, lambda: decoding(images, workers)),
+            "one model": (1, lambda: run(1)),
+            f"{many} models in one pass": (many, lambda: run(many)),
+        }
+        rates = {job: [] for job in jobs}
+        for _ in range(args.rounds):
+            for job, (_, measure) in jobs.items():
+                rates[job].append(measure())
+    print(f"{DEVICE}, {workers} decoding processes, {n} images; images/s: median, least-most; model-images/s")
     for job, values in rates.items():
-        print(f"{job:15} {statistics.median(values):9.0f} {min(values):9.0f}-{max(values):.0f}")
+        middle, span = statistics.median(values), f"{min(values):.0f}-{max(values):.0f}"
+        print(f"{job:28} {middle:9.0f} {span:>15} {middle * jobs[job][0]:9.0f}")
 
 
 if __name__ == "__main__":
