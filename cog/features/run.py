@@ -215,6 +215,9 @@ class _Passes:
                 started, failures = time.time(), []
                 parts: dict[Extraction, list] = {each: [] for each in todo if span in todo[each]}
                 for _ in range(*span, first.batch_size):
+                    if signals.requested():
+                        self._write(len(self.unwritten))
+                        signals.check("all complete chunks are saved")
                     piece = next(stream)
                     failures += piece.failures
                     pixels = piece.pixels.to(device, non_blocking=True)
@@ -224,8 +227,7 @@ class _Passes:
                             parts[each].append(self.networks[each](pixels))
                     progress.update(len(pixels))
                     # Files of the last chunk, one per batch, while the device works.
-                    self._write(len(self.unwritten) if signals.requested() else 1)
-                    signals.check("all complete chunks are saved")
+                    self._write(1)
                 self._write(len(self.unwritten))
                 for each in [each for each in parts if each in self.networks]:
                     x = torch.cat(parts[each])
