@@ -1,4 +1,4 @@
-"""Install configs/ as cog.configs, which pyproject.toml cannot declare; all other metadata are in that file."""
+"""Install configs/ as cog.configs, which pyproject.toml cannot declare; it has all other metadata."""
 
 from setuptools import find_packages, setup
 

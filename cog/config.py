@@ -74,8 +74,8 @@ def get_cfg(
     """Return the configuration, merged from all sources in this order, checked and frozen.
 
     ``declared`` is the preprocessing of the model by value of ``FT_EXTRACT.PREPROCESS`` (empty: none),
-    ``entry_values`` are those in the file ``entry_source`` of the user's models, ``configs/<model_name>.yaml``
-    applies, and ``opts`` is a flat ``[KEY, VALUE, ...]``.
+    ``entry_values`` are those in the file ``entry_source`` of the user's models,
+    ``configs/<model_name>.yaml`` applies, and ``opts`` is a flat ``[KEY, VALUE, ...]``.
     """
     values = [(key, value, entry_source) for key, value in (entry_values or {}).items()]
     if model_name is not None:

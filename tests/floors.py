@@ -1,4 +1,4 @@
-"""Print the lowest versions that pyproject.toml declares, of what the package and its tests need, as pip takes them."""
+"""Print the lowest versions that pyproject.toml declares, of package and tests, as pip takes them."""
 
 import re
 import tomllib

@@ -201,11 +201,8 @@ class _Passes:
         n_workers = max(usable_workers(each.fx.N_WORKERS) for each in todo)
         batches = pieces(spans, first.batch_size)
         stream = decoded([first.decoder], batches, n_workers=n_workers, pin_memory=first.on_cuda)
-        device, images, n = (
-            resolve_device(first.device),
-            first.images,
-            sum(stop - start for start, stop in spans),
-        )
+        device, images = resolve_device(first.device), first.images
+        n = sum(stop - start for start, stop in spans)
         self._load(todo, device)
         names = some([each.model.choice.name for each in self.networks], 8)
         facts = images.dataset, images.split, len(images), len(images.classes), n, device, names

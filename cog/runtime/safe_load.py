@@ -72,7 +72,7 @@ def set_state(made: Any, state: Any) -> None:
 
 
 def _key(key: Any) -> Any:
-    """Return a key of a dict or an element of a set: the hash of deeply nested tuples would end the process."""
+    """Return a key or an element of a set: the hash of deeply nested tuples would end the process."""
     if isinstance(key, tuple) and any(isinstance(part, tuple) for part in key):
         raise UnsafeFileError("a key of tuples in tuples")
     return key

@@ -79,7 +79,7 @@ extract | --images_root {w}/in21k | {w}/in21k/test
 extract | --dataset in1k --images_root - --in1k_images_root {w}/birds | {w}/birds/val
 level | --cog_levels_mapping_file {w}/absent | --cog_levels_mapping_file; {w}/absent; does not exist
 level | --cog_concepts_split_file - | cog_l1; --cog_concepts_split_file
-level | --dataset cog_l3 | cog_l3; {w}/levels.pkl; 2 levels
+level | --dataset cog_l3 | cog_l3; {w}/levels.pkl; cog_l1 to cog_l2
 logreg | --train_features_dir - --test_features_dir - --output_dir - | --models_root_dir; --train_features_dir
 logreg | --test_features_dir - | --train_features_dir; --test_features_dir
 logreg | --output_dir - | --output_dir

@@ -178,7 +178,7 @@ birds_train.zip | crow/1.png=1 __MACOSX/1.png= .cache/1.png= crow/.hidden.png= c
 train-0.tar | a/1.png=1 a/1.cls=crow 2.webp=2 2.cls=duck | crow/1.png=1 duck/2.webp=2
 train-0.tar | 1.jpg=1 2.jpg=2 1.cls=a 2.cls=b | a/1.jpg=1 b/2.jpg=2
 train-0.tar | 2.cls=b 1.cls=a 1.jpg=1 2.jpg=2 | a/1.jpg=1 b/2.jpg=2
-train-0.tar | 1.jpg=1 2.jpg=2 1.txt=x 1.json=["n00000001"] 2.json=n00000002 | n00000001/1.JPEG=1 n00000002/2.JPEG=2
+train-0.tar | 1.jpg=1 2.jpg=2 1.json=["n00000001"] 2.json=n00000002 | n00000001/1.JPEG=1 n00000002/2.JPEG=2
 train.tar | crow/notes.json={} crow/1.png=1 duck/2.png=2 duck/2.txt=text | crow/1.png=1 duck/2.png=2
 n01440764.tar | a.JPEG=1 a.json={} | n01440764/a.JPEG=1
 n01440764.tar | a.JPEG=1 b.JPEG=2 ./a.JPEG=3 | n01440764/a.JPEG=3 n01440764/b.JPEG=2

@@ -121,7 +121,7 @@ def draw(files, **changes):
 
 
 def test_draw_never_changes():
-    """It is part of the benchmark: the same on every machine and numpy, in whatever order files are listed."""
+    """It is part of the benchmark: the same on every machine, in whatever order files are listed."""
     files = names(A, *range(12))
     for listed in (files, files[::-1], np.random.default_rng(1).permutation(np.array(files))):
         parts = draw(listed)

@@ -76,10 +76,10 @@ def test_pickles_of_data_are_equal_to_what_numpy_reads(name):
 def test_strings_and_arrays_of_python_2():
     # {'a': numpy.array([1.5, -2.]) } as Python 2.7 with numpy 1.16 writes it with protocol 2.
     content = (
-        b"\x80\x02}q\x01U\x01aq\x02cnumpy.core.multiarray\n_reconstruct\nq\x03cnumpy\nndarray\nq\x04K\x00\x85U"
-        b"\x01b\x87Rq\x05(K\x01K\x02\x85cnumpy\ndtype\nq\x06U\x02f8K\x00K\x01\x87Rq\x07(K\x03U\x01<NNNJ\xff\xff"
-        b"\xff\xffJ\xff\xff\xff\xffK\x00tb\x89U\x10\x00\x00\x00\x00\x00\x00\xf8?\x00\x00\x00\x00\x00\x00\x00\xc0"
-        b"tbs."
+        b"\x80\x02}q\x01U\x01aq\x02cnumpy.core.multiarray\n_reconstruct\nq\x03cnumpy\nndarray\nq\x04K\x00\x85"
+        b"U\x01b\x87Rq\x05(K\x01K\x02\x85cnumpy\ndtype\nq\x06U\x02f8K\x00K\x01\x87Rq\x07(K\x03U\x01<NNNJ\xff"
+        b"\xff\xff\xffJ\xff\xff\xff\xffK\x00tb\x89U\x10\x00\x00\x00\x00\x00\x00\xf8?\x00\x00\x00\x00\x00\x00"
+        b"\x00\xc0tbs."
     )
     assert form(safe_load.Reader(content).load()) == form({"a": np.array([1.5, -2.0])})
 
