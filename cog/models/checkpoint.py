@@ -61,7 +61,8 @@ def read(path: Path, *, prefix: str = "") -> Any:
     with files.open_regular(path) as handle:
         head = handle.read(len(_LEGACY_TORCH))
     if head.startswith(b"PK\x03\x04"):
-        with contextlib.suppress(zipfile.BadZipFile, OSError, ValueError), zipfile.ZipFile(path) as archive:
+        damaged = zipfile.BadZipFile, OSError, ValueError, NotImplementedError
+        with contextlib.suppress(*damaged), zipfile.ZipFile(path) as archive:
             if any(name.endswith("/constants.pkl") for name in archive.namelist()):
                 return containers.read_torchscript(path)
     if head.startswith((b"PK\x03\x04", _LEGACY_TORCH)):

@@ -1,7 +1,4 @@
-"""The models of the paper, one row each. A new model is a new row; the tests cover every row.
-
-The place of the weights is that of the authors' own code. Publications and licenses: docs/models.md.
-"""
+"""The models of the paper, one row each, with the weights' place in authors' files. Licenses: docs/models.md."""
 
 from __future__ import annotations
 
