@@ -1,4 +1,4 @@
-"""The models of the paper, one row each, with the weights' place in authors' files. Licenses: docs/models.md."""
+"""The models of the paper, one row each, with the place of its weights. Licenses: docs/models.md."""
 
 from __future__ import annotations
 
