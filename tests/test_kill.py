@@ -95,7 +95,7 @@ def commands(work: Path) -> dict[str, Command]:
         "levels": f"build_levels --imagenet_images_root {work}/in21k --seen_wnids {work}/seen.txt "
         "--n_levels 2 --level_size 3 --overwrite --output_dir {out}/levels LEVELS.MIN_IMAGES 6 "
         "LEVELS.N_TEST 2 LEVELS.MAX_TRAIN 5",
-        "fine-tuning": f"finetune --model tiny_net --output_dir {{out}}/tuned --device cpu {of_images} "
+        "fine-tuning": f"finetune --model tiny_net --output_dir {{out}}/tuned {of_images} "
         "FINETUNE.N_EPOCHS 3 FINETUNE.BATCH_SIZE 24",
         "analysis": f"analyze_features {pair} --analysis kmeans --output_dir {{out}}/clusters "
         "ANALYSIS.KMEANS_SEEDS [1,2] ANALYSIS.KMEANS_K 7",
