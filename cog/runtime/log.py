@@ -8,6 +8,7 @@ import logging
 import os
 import platform
 import sys
+import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,7 @@ def progress_of(total: int, label: str, *, unit: str = "images") -> Any:
     from tqdm import tqdm
 
     tqdm.monitor_interval = 0  # no thread beside ours
+    tqdm.set_lock(threading.RLock())  # the default is one of all forks: a killed process would keep it
     line = "{desc}: {n_fmt} of {total_fmt}{unit} ({percentage:.0f} %), {rate_fmt}, {remaining} left\n"
     often: dict[str, Any] = {"mininterval": 30, "delay": 30, "miniters": 1, "leave": False}
     return tqdm(total=total, desc=label, unit=f" {unit}", bar_format=line, **often)

@@ -105,7 +105,7 @@ def wait(slurm, jobs: dict[str, list[str]], timeout: float = 300) -> dict[str, s
 
 def test_time_limit_saves_and_requeues(slurm, studies, undisturbed):
     """SLURM itself warns the extraction 60 to 90 seconds after its start; what waits for it begins later."""
-    studies.make_slow(0.02)
+    studies.make_slow(0.04)
     states = wait(slurm, studies.submit("--mem=100 --time=3"), timeout=500)
     assert set(states.values()) == {"COMPLETED"}
     assert "ended by SIGUSR1" in studies.log(1) and "start 2: extract in1k tiny_net" in studies.log(1)
