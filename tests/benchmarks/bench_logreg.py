@@ -63,6 +63,14 @@ def run(case: str, precision: str, n_epochs: int, seeds: list[int]) -> float:
 
     engine, how = Engine(torch.device("cpu"), precision), {"n_shot": CASES[case][4], "n_epochs": n_epochs}
     runs = [Settings(seed=seed, n_trials=TRIALS, **how) for seed in seeds]
+    if not hasattr(engine, "prepare"):  # before classifiers were trained in lockstep
+        from cog.logreg.preprocess import prepare
+
+        data = prepare(*feature_sets(case), engine)
+        start = time.perf_counter()
+        for one in runs:
+            run_protocol(data, one, engine)
+        return time.perf_counter() - start
     data = engine.prepare(*feature_sets(case), runs[0], n_seeds=len(runs))
     start, most = time.perf_counter(), data.together.seeds
     for first in range(0, len(runs), most):
