@@ -41,7 +41,7 @@ class Studies:
     def __init__(self, root: Path, repository: Path, python: str, environment=os.environ) -> None:
         root.mkdir()
         self.made = made = tiny.build_workshop(root)
-        tiny.write_class_folders(made.in1k / "val", n_images=350, seed=9)  # chunks of 512
+        tiny.write_class_folders(made.in1k / "val", n_images=700, seed=9)  # more than four chunks
         other = made.models / "other/net/model.ckpt"
         other.parent.mkdir(parents=True)
         torch.save({"mix": torch.tensor([3.0, 1.0, 2.0])}, other)
@@ -104,8 +104,8 @@ def wait(slurm, jobs: dict[str, list[str]], timeout: float = 300) -> dict[str, s
 
 
 def test_time_limit_saves_and_requeues(slurm, studies, undisturbed):
-    """SLURM itself warns the extraction 60 to 90 seconds after its start; what waits for it begins later."""
-    studies.make_slow(0.04)
+    """SLURM itself warns the extraction 30 to 60 seconds after its start; what waits for it begins later."""
+    studies.make_slow(0.02)
     states = wait(slurm, studies.submit("--mem=100 --time=3"), timeout=500)
     assert set(states.values()) == {"COMPLETED"}
     assert "ended by SIGUSR1" in studies.log(1) and "start 2: extract in1k tiny_net" in studies.log(1)
@@ -116,7 +116,7 @@ def test_time_limit_saves_and_requeues(slurm, studies, undisturbed):
 def test_cancelled_task_stays_cancelled_until_submitted_again(slurm, studies, undisturbed):
     studies.make_slow()
     jobs = studies.submit()
-    wait_for(lambda: "in1k test: 1050 images" in studies.log(1))
+    wait_for(lambda: "in1k test: 2100 images" in studies.log(1))
     time.sleep(2)
     slurm.run("scancel", f"{jobs['extract'][0]}_1")
     states = wait(slurm, jobs)
@@ -130,7 +130,7 @@ def test_preempted_task_continues(slurm, studies, undisturbed):
     """SLURM sends SIGTERM and queues the task again by itself; the task does not interfere."""
     studies.make_slow()
     jobs = studies.submit("--gres=gpu:1 --partition=main")
-    wait_for(lambda: "in1k test: 1050 images" in studies.log(1))
+    wait_for(lambda: "in1k test: 2100 images" in studies.log(1))
     slurm.wait(slurm.sbatch("--partition=urgent", "--gres=gpu:2", "--output=/dev/null", "--wrap=sleep 1"))
     assert set(wait(slurm, jobs).values()) == {"COMPLETED"}
     assert "start 2: extract" in studies.log(1) + studies.log(2)
