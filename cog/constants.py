@@ -22,8 +22,8 @@ SHOTS = (1, 2, 4, 8, 16, 32, 64, 128)
 
 CHECKPOINT_FILE, FEATURES_FILE = "model.ckpt", "X_Y.pth"
 FEATURES_RECORD, IMAGE_PATHS_FILE = "features.json", "image_paths.txt"
-LEVELS_FILE = "cog_levels_mapping_file.pkl"
-SPLIT_FILE = "cog_concepts_split_file.pkl"
+RESULTS_FILE, LOGS_FILE = "results.json", "logs.pkl"
+LEVELS_FILE, SPLIT_FILE = "cog_levels_mapping_file.pkl", "cog_concepts_split_file.pkl"
 
 #: Values of ``FT_EXTRACT.PREPROCESS``, ``POOLING`` and ``IMAGE_INTERPOLATION`` (Pillow's filters).
 GEOMETRIES = ("protocol", "model")

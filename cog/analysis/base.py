@@ -30,7 +30,7 @@ from cog.results.analysis_records import AnalysisRecord, Number
 from cog.runtime import log, signals
 from cog.runtime.device import exact_float32
 from cog.runtime.files import plain
-from cog.runtime.output import Output
+from cog.runtime.output import LOG_FILE, Output
 
 logger = logging.getLogger(__name__)
 
@@ -176,7 +176,7 @@ def run(
                 with output.claimed() as work:
                     if work.published:  # another process has computed this result in the meantime
                         continue
-                    with log.log_file(work.folder / "program.log"), work.publish() as stage:
+                    with log.log_file(work.folder / LOG_FILE), work.publish() as stage:
                         values = _compute(each, data, output, name, stage)
                 shown = (f"{key} {'undefined' if n is None else f'{n:.4g}'}" for key, n in values.items())
                 print(f"{data.label}{name}: {'  '.join(shown)}  ({output.path})", flush=True)

@@ -30,7 +30,7 @@ from cog.features.extract import Extractor, Model, decoded_places, extract_rows,
 from cog.models.choice import preprocess_of
 from cog.runtime import files, log, memory, signals
 from cog.runtime.device import device_name, resolve_device
-from cog.runtime.output import FAILURE_FILE, BusyError, OutputError, Work, differences
+from cog.runtime.output import FAILURE_FILE, NOTE_FILE, BusyError, OutputError, Work, differences
 from cog.runtime.ranks import Rank
 from cog.runtime.safe_load import load_torch
 
@@ -87,7 +87,7 @@ class Extraction:
         with os_errors_explained(f"cannot write into {work}"):
             self.folder.mkdir(parents=True, exist_ok=True)
             (work / FAILURE_FILE).unlink(missing_ok=True)
-        note = work / "identity.json"
+        note = work / NOTE_FILE
         stored = files.read_object(note) if note.exists() else {}
         changed = [text for text in differences(stored, identity) if not text.startswith("image_contents")]
         if stored and changed and not self.overwrite and any(work.glob("chunks-*/rows-*")):

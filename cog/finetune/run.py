@@ -21,7 +21,7 @@ from cog.data.images import ImageList
 from cog.data.loader import usable_workers, worker_failures_explained
 from cog.errors import CogError, some
 from cog.finetune.train import STATE_FILE, Epochs, FineTuned, Recipe, Training
-from cog.logreg.run_files import CONTENTS, RESULTS_FILE, print_accuracies, write_final
+from cog.logreg.run_files import CONTENTS, print_accuracies, write_final
 from cog.models.choice import ModelChoice, preprocess_of
 from cog.runtime import files, log, signals
 from cog.runtime.device import device_name, exact_float32, require_precision, resolve_device
@@ -158,5 +158,5 @@ def _write(
         "final": final,
         "seconds": {"final": round(done.seconds, 3)},
     }
-    files.write_json(stage / RESULTS_FILE, record)
+    files.write_json(stage / constants.RESULTS_FILE, record)
     return final

@@ -22,10 +22,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from cog.constants import LOGS_FILE, RESULTS_FILE
 from cog.logreg.settings import Settings
 from cog.results import concept_counts
 from cog.runtime import files
-from cog.runtime.output import Output
+from cog.runtime.output import LOG_FILE, Output
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -34,10 +35,8 @@ if TYPE_CHECKING:
     from cog.logreg.metrics import Logs
     from cog.logreg.protocol import RunResult
 
-RESULTS_FILE = "results.json"
-
 #: Names in the folder of a run, of this toolkit and of the original one.
-CONTENTS = (RESULTS_FILE, "program.log", "final-*", "study.pkl", "arguments.json", "config.txt")
+CONTENTS = (RESULTS_FILE, LOG_FILE, "final-*", "study.pkl", "arguments.json", "config.txt")
 
 
 @dataclass(frozen=True)
@@ -79,7 +78,7 @@ def write_final(
     top1, top5 = logs["test/top1"][-1], logs["test/top5"][-1]
     final = stage / f"final-lr-{lr}_wd-{wd}"
     final.mkdir()
-    files.write_pickle(final / "logs.pkl", logs)
+    files.write_pickle(final / LOGS_FILE, logs)
     # One entry per epoch in the original toolkit (5 GB per full-scale run); here the last epoch's alone.
     files.write_pickle(final / "preds.pkl", [predictions.numpy().copy()])
     with files.atomic_write(final / "model.pth") as handle:

@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Any
 from cog import config, constants
 from cog.errors import CogError
 from cog.features.folder import identify_input, no_features, require_one_network
-from cog.logreg.run_files import CONTENTS, RESULTS_FILE, Run, print_accuracies, write_run
+from cog.logreg.run_files import CONTENTS, Run, print_accuracies, write_run
 from cog.logreg.search import read_trials
 from cog.logreg.settings import PACKAGES, from_config
 from cog.paths import ModelDir, check_dataset_name, features_file
 from cog.runtime import files, log, signals
-from cog.runtime.output import Output
+from cog.runtime.output import LOG_FILE, Output
 
 if TYPE_CHECKING:
     from cog.logreg.engine import Engine
@@ -55,7 +55,7 @@ def plan_runs(args: argparse.Namespace) -> tuple[list[Run], Path, Path]:
             settings = from_config(of_run, seed=seed, momentum=args.mom)
             identity = json.loads(json.dumps(dataclasses.asdict(settings) | features))
             path = _output_of(args, model_dir, config.evaluation_name(cfg), n_shot, seed)
-            output = Output(path, identity, RESULTS_FILE, CONTENTS)
+            output = Output(path, identity, contents=CONTENTS)
             runs.append(Run(settings, output, facts | {"configuration": config.flat(of_run)}))
     return runs, train, test
 
@@ -141,7 +141,7 @@ def _do_group(
         if not works:
             return
         for _, work in works:
-            stack.enter_context(log.log_file(work.folder / "program.log"))
+            stack.enter_context(log.log_file(work.folder / LOG_FILE))
         folder = works[-1][1].folder
         # A group that was interrupted between the publications of its runs has to be trained as a whole,
         # since last bits depend on what is in lockstep.

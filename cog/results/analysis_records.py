@@ -21,11 +21,10 @@ from pathlib import Path
 from typing import Any
 
 from cog import constants
+from cog.constants import RESULTS_FILE
 from cog.errors import CogError
 from cog.results.records import number
 from cog.runtime import files
-
-RESULTS_FILE = "results.json"
 
 Number = float | int | None
 

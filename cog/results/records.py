@@ -17,13 +17,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cog import constants
+from cog.constants import LOGS_FILE, RESULTS_FILE
 from cog.errors import CogError, os_errors_explained
 from cog.results import concept_counts
 from cog.results.benchmark import data_of, unlike_protocol
 from cog.results.frame import RUNS
 from cog.runtime import files, safe_load
-
-LOGS_FILE, RESULTS_FILE = "logs.pkl", "results.json"
 
 #: Keys of the logged accuracies (percent, one value per epoch) by the name of the metric in tables.
 METRICS = {"top1": "test/top1", "top5": "test/top5"}
@@ -161,7 +160,7 @@ def _describe(
 def read_features(folder: str | os.PathLike[str]) -> dict[str, Any]:
     """Return the contents of ``features.json`` in a folder, and of its ``identity``; empty without it."""
     try:
-        data = files.read_object(os.path.join(folder, "features.json"), largest=_LARGEST)
+        data = files.read_object(os.path.join(folder, constants.FEATURES_RECORD), largest=_LARGEST)
     except CogError:
         return {}
     return {**data, **mapping(data.get("identity"))}

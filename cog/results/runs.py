@@ -20,7 +20,7 @@ from cog.results import analysis_records, records
 from cog.results.benchmark import data_of
 from cog.results.frame import LOGREG, dataset_key, scores_of
 from cog.results.published import pretraining
-from cog.results.records import RESULTS_FILE, Features, Place, sha256, whole
+from cog.results.records import Features, Place, sha256, whole
 from cog.runtime import files
 
 #: Reason why a result is not counted that has only a work folder.
@@ -144,7 +144,9 @@ class _Reader:
         try:
             record = analysis_records.read(path)
             if record.analysis != name:
-                raise CogError(f"{RESULTS_FILE} holds {record.analysis}, the folder's name says {name}")
+                raise CogError(
+                    f"{constants.RESULTS_FILE} holds {record.analysis}, the folder's name says {name}"
+                )
         except CogError as error:
             self.skip(path, error)
             return

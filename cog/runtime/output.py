@@ -25,11 +25,12 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from cog.constants import RESULTS_FILE
 from cog.errors import CogError, first_line, some
 from cog.runtime import files, signals
 
 DONE, RUNNING, FAILED, INTERRUPTED, MISSING = "done", "running", "failed", "interrupted", "missing"
-LOG_FILE, FAILURE_FILE, _LOCK, _NOTE = "program.log", "failed.json", ".lock", "identity.json"
+LOG_FILE, FAILURE_FILE, NOTE_FILE, _LOCK = "program.log", "failed.json", "identity.json", ".lock"
 
 #: Descriptors of locks; a forked worker closes them, as it would keep them locked after its parent's end.
 _held: set[int] = set()
@@ -60,7 +61,7 @@ class Output:
 
     path: Path
     identity: Mapping[str, Any]
-    record: str = "results.json"
+    record: str = RESULTS_FILE
     contents: tuple[str, ...] = ()
 
     @property
@@ -146,7 +147,7 @@ class Work:
 
     def begin(self) -> None:
         """Keep the states of earlier work on the same result, and remove those of another."""
-        note, target, identity = self.folder / _NOTE, self.output.target, dict(self.output.identity)
+        note, target, identity = self.folder / NOTE_FILE, self.output.target, dict(self.output.identity)
         (self.folder / FAILURE_FILE).unlink(missing_ok=True)
         for old in self.folder.glob("old-*"):  # killed between the two renames of a replacement
             if not target.exists():

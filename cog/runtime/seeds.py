@@ -1,6 +1,7 @@
 """One independent random stream per choice, all derived from the run's seed.
 
-No stream depends on the number of draws from another one, as in the original toolkit, or on the device.
+No stream depends on the device, or on the draws from another one: in the original toolkit, the final few-shot
+draw depends on the number of trials before it.
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ from typing import Any
 from tabulate import tabulate
 
 from cog import constants
+from cog.constants import FEATURES_RECORD, RESULTS_FILE
 from cog.errors import CogError, printable
 from cog.paths import ModelDir
 from cog.runtime import files, output
@@ -24,8 +25,6 @@ from cog.runtime.output import DONE, FAILED, INTERRUPTED, MISSING, RUNNING, Stat
 
 #: States beside those of outputs: features without X_Y.pth, results of another computation than the study's.
 DELETED, OTHER = "deleted", "other"
-
-FEATURES_RECORD, RUN_RECORD = "features.json", "results.json"
 
 #: Description of the last study in a models root, which ``status`` shows.
 STUDY_FILE = "study.json"
@@ -99,7 +98,7 @@ class Study:
 
     def record(self, unit: Unit) -> dict[str, Any]:
         """Return ``features.json`` or ``results.json`` of an output; empty without the file."""
-        path = self.folder(unit) / (FEATURES_RECORD if unit.split else RUN_RECORD)
+        path = self.folder(unit) / (FEATURES_RECORD if unit.split else RESULTS_FILE)
         return files.read_object(path) if path.is_file() else {}
 
 
@@ -114,7 +113,7 @@ def survey(study: Study) -> dict[Unit, State]:
 def _state(study: Study, unit: Unit) -> State:
     folder = study.folder(unit)
     if not unit.split:
-        return output.state(folder, RUN_RECORD)
+        return output.state(folder, RESULTS_FILE)
     if (folder / constants.FEATURES_FILE).is_file():  # of this toolkit or the original one
         return State(DONE)
     state = output.state(folder, FEATURES_RECORD)

@@ -127,13 +127,26 @@ def command(root: Path, workers: int, n_models: int) -> float:
     (root / "models").mkdir()
     network, precision = ("resnet50", "fp16") if DEVICE.type == "cuda" else ("cheap", "fp32")
     words = [
-        sys.executable, str(HERE / "extract_features.py"), "--dataset", "bench", "--split", "test",
-        "--model", *[f"bench_{chr(97 + number)}" for number in range(n_models)],
-        "--images_root", str(root / "images"), "--models_root_dir", str(root / "models"),
-        "--model_loader", f"{root / 'loaders.py'}:{network}",
-        "FT_EXTRACT.N_WORKERS", str(workers), "FT_EXTRACT.PRECISION", precision,
-    ]  # fmt: skip
-    environment = {**os.environ, "PYTHONPATH": str(HERE), "COG_RANKS": "0"}
+        sys.executable,
+        str(HERE / "extract_features.py"),
+        "--dataset",
+        "bench",
+        "--split",
+        "test",
+        "--model",
+        *[f"bench_{chr(97 + number)}" for number in range(n_models)],
+        "--images_root",
+        str(root / "images"),
+        "--models_root_dir",
+        str(root / "models"),
+        "--model_loader",
+        f"{root / 'loaders.py'}:{network}",
+        "FT_EXTRACT.N_WORKERS",
+        str(workers),
+        "FT_EXTRACT.PRECISION",
+        precision,
+    ]
+    environment = {**os.environ, "PYTHONPATH": str(HERE)}
     subprocess.run(words, check=True, cwd=HERE, env=environment, stderr=subprocess.DEVNULL)
     record = json.loads((root / "models/bench/a/bench/features_test/features.json").read_text())
     return record["images_per_second"]

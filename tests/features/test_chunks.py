@@ -55,10 +55,24 @@ def _small_chunks(configs, monkeypatch):
 
 def arguments(root, models_root, *more, models=MODELS, workers=0):
     return [
-        "--model", *models, "--dataset", "birds", "--split", "test", "--images_root", str(root / "birds"),
-        "--model_loader", f"{root / 'net.py'}:load_my_model", "--models_root_dir", str(models_root),
-        "FT_EXTRACT.N_WORKERS", str(workers), "FT_EXTRACT.BATCH_SIZE", "4", *more,
-    ]  # fmt: skip
+        "--model",
+        *models,
+        "--dataset",
+        "birds",
+        "--split",
+        "test",
+        "--images_root",
+        str(root / "birds"),
+        "--model_loader",
+        f"{root / 'net.py'}:load_my_model",
+        "--models_root_dir",
+        str(models_root),
+        "FT_EXTRACT.N_WORKERS",
+        str(workers),
+        "FT_EXTRACT.BATCH_SIZE",
+        "4",
+        *more,
+    ]
 
 
 def extract(root, models_root, *more, rank=0, world=1, **options):

@@ -25,10 +25,25 @@ RESIZE = ["FT_EXTRACT.IMAGE_RESIZE_SIZE", "16", "FT_EXTRACT.IMAGE_CROP_SIZE", "1
 
 def arguments(images, loader, output, *extra, workers=0):
     return [
-        "--model", "tiny_net", "--dataset", "birds", "--split", "test", "--images_root", str(images),
-        "--model_loader", f"{loader}:load_my_model", "--output_dir", str(output),
-        "FT_EXTRACT.N_WORKERS", str(workers), "FT_EXTRACT.BATCH_SIZE", "4", *RESIZE, *extra,
-    ]  # fmt: skip
+        "--model",
+        "tiny_net",
+        "--dataset",
+        "birds",
+        "--split",
+        "test",
+        "--images_root",
+        str(images),
+        "--model_loader",
+        f"{loader}:load_my_model",
+        "--output_dir",
+        str(output),
+        "FT_EXTRACT.N_WORKERS",
+        str(workers),
+        "FT_EXTRACT.BATCH_SIZE",
+        "4",
+        *RESIZE,
+        *extra,
+    ]
 
 
 @pytest.fixture
@@ -251,13 +266,29 @@ def many(workshop):
 
     def command(datasets, splits, *more):
         return [
-            "--model", "tiny_net", "--models_root_dir", str(workshop.models),
-            "--model_loader", f"{workshop.loader}:load_my_model", "--in1k_images_root", str(workshop.in1k),
-            "--imagenet_images_root", str(workshop.in21k),
-            "--cog_levels_mapping_file", str(workshop.levels_file),
-            "--cog_concepts_split_file", str(workshop.split_file), *RESIZE, "FT_EXTRACT.N_WORKERS", "1",
-            "--dataset", *datasets, "--split", *splits, *more,
-        ]  # fmt: skip
+            "--model",
+            "tiny_net",
+            "--models_root_dir",
+            str(workshop.models),
+            "--model_loader",
+            f"{workshop.loader}:load_my_model",
+            "--in1k_images_root",
+            str(workshop.in1k),
+            "--imagenet_images_root",
+            str(workshop.in21k),
+            "--cog_levels_mapping_file",
+            str(workshop.levels_file),
+            "--cog_concepts_split_file",
+            str(workshop.split_file),
+            *RESIZE,
+            "FT_EXTRACT.N_WORKERS",
+            "1",
+            "--dataset",
+            *datasets,
+            "--split",
+            *splits,
+            *more,
+        ]
 
     return command
 

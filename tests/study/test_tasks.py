@@ -26,9 +26,14 @@ def test_a_number_is_the_name_of_a_task_for_ever(tmp_path, monkeypatch):
     assert words(tasks.list_tasks(study, tmp_path)) == first
     wider = small_study(tmp_path, models=("c_net", "b_net", "d_net", "e_net"), datasets=("in1k",))
     assert words(tasks.list_tasks(wider, tmp_path)) == {  # the listed pass stays as it is
-        1: first[1], 3: first[3], 4: "extract in1k c_net d_net", 5: "extract in1k e_net",
-        6: "logreg in1k c_net", 7: "logreg in1k d_net", 8: "logreg in1k e_net",
-    }  # fmt: skip
+        1: first[1],
+        3: first[3],
+        4: "extract in1k c_net d_net",
+        5: "extract in1k e_net",
+        6: "logreg in1k c_net",
+        7: "logreg in1k d_net",
+        8: "logreg in1k e_net",
+    }
     assert words(tasks.list_tasks(study, tmp_path)) == first
     assert len((tmp_path / "tasks.txt").read_text().splitlines()) == 8
 

@@ -22,7 +22,9 @@ def finish(study: Study, wanted: list[Unit]) -> None:
     for unit in wanted:
         folder = study.folder(unit)
         folder.mkdir(parents=True)
-        (folder / (units.FEATURES_RECORD if unit.split else units.RUN_RECORD)).write_text('{"identity": {}}')
+        (folder / (units.FEATURES_RECORD if unit.split else units.RESULTS_FILE)).write_text(
+            '{"identity": {}}'
+        )
         if unit.split:
             (folder / "X_Y.pth").write_bytes(b"features")
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from cog.constants import RESULTS_FILE
 from cog.errors import CogError
 from cog.reporting.figures import style
 from cog.reporting.figures.lines import PAGE, Sheet
@@ -42,7 +43,7 @@ def read_search(folders: dict[int, Path]) -> tuple[pd.DataFrame, pd.DataFrame]:
     trials: list[dict[str, Any]] = []
     curves = []
     for seed, folder in sorted(folders.items()):
-        record = _read(files.read_object, folder / "results.json")
+        record = _read(files.read_object, folder / RESULTS_FILE)
         final, entries = mapping(record.get("final")), record.get("trials")
         best = math.nan
         for index, entry in enumerate(entries if isinstance(entries, list) else ()):
