@@ -1,6 +1,6 @@
 """The documentation is true: commands run, names exist, links lead somewhere.
 
-With --slow, ``bash`` blocks are executed on small inputs, except after ``<!-- needs: WHAT -->``.
+With --slow, blocks of bash and Python are executed on small inputs, except after ``<!-- needs: WHAT -->``.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from cog.data import datasets
 from cog.models import models_file
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-DOCS = ["CONTRIBUTING.md", *(f"docs/{path.name}" for path in sorted((REPOSITORY / "docs").glob("*.md")))]
-PAGES = ["README.md", *DOCS]
-BLOCK = re.compile(r"^(?P<needs><!-- needs: [^\n]+ -->\n)?```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+DOCS = sorted(f"docs/{path.name}" for path in REPOSITORY.glob("docs/*.md"))
+PAGES = ["README.md", "CONTRIBUTING.md", *DOCS]
+BLOCK = re.compile(r"^(<!-- needs: [^\n]+ -->\n)?```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 #: A Python that makes commands quick.
 PYTHON = """#!/bin/bash
@@ -37,7 +37,6 @@ case "$*" in
 esac
 """
 
-
 #: Flags of pytest, torchrun, docker, sbatch and ruff.
 OTHER_FLAGS = "--slow --collect-only --nproc_per_node --partition --gres --time --shm-size --check"
 
@@ -46,15 +45,17 @@ def read(page: str) -> str:
     return (REPOSITORY / page).read_text(encoding="utf-8")
 
 
-def blocks(page: str, language: str) -> list[str]:
-    """Return the fenced blocks of a page in a language; of ``bash`` those that can be executed here."""
-    found = BLOCK.finditer(read(page))
-    return [each[3] for each in found if each[2] == language and (language != "bash" or not each["needs"])]
+def block(page: str, first_line: str) -> str:
+    """Return the block of a page that begins with a line."""
+    (text,) = (text for _, _, text in BLOCK.findall(read(page)) if text.startswith(f"{first_line}\n"))
+    return text
 
 
-def block(page: str, language: str, part: str) -> str:
-    """Return the only block of a page that contains a text."""
-    return "".join(each for each in blocks(page, language) if part in each)
+def script(page: str) -> str:
+    """Return the blocks that can be executed here, as one script; a Python block with a name is a file."""
+    parts = {"bash": "{}", "python": "python - << 'END'\n{}END\n"}
+    found = [(parts.get(language), text) for needs, language, text in BLOCK.findall(read(page)) if not needs]
+    return "".join(part.format(text) for part, text in found if part and not re.match(r"# \w+\.py", text))
 
 
 def anchors(page: str) -> set[str]:
@@ -65,8 +66,8 @@ def anchors(page: str) -> set[str]:
 
 def test_pages_are_short_begin_with_a_command_and_are_reached_from_the_first():
     assert len(read("README.md").splitlines()) <= 200
-    assert sum(len(read(page).split()) for page in DOCS) <= 9000
-    for page in DOCS:
+    assert sum(len(read(page).split()) for page in PAGES) <= 9000
+    for page in PAGES[1:]:
         assert re.match(r"# .+\n\n(<!-- needs: .+ -->\n)?```bash\n", read(page)), page
         assert f"]({page})" in read("README.md")
 
@@ -80,44 +81,35 @@ def test_links_paths_modules_and_keys_exist_and_python_is_python(page):
             path = (REPOSITORY / page).parent / file if file else REPOSITORY / page
             assert path.exists(), f"{page}: {target}"
             assert not anchor or anchor in anchors(os.path.relpath(path, REPOSITORY)), f"{page}: {target}"
-    for code in blocks(page, "python"):
-        compile(code, page, "exec")
+    for _, language, code in BLOCK.findall(text):
+        assert language != "python" or compile(code, page, "exec")
     folders = r"(?<![\w/.$-])(?:cog|tests|configs|bash-scripts|prepare_models)"
     for path in re.findall(rf"{folders}/[\w./-]*\.\w+", text):
         assert (REPOSITORY / path).exists(), f"{page}: {path}"
     for name in set(re.findall(r"(?<![\w/.-])cog(?:\.[A-Za-z_]\w*)+(?!\w*/)", text)):
-        assert name.endswith(".git") or pkgutil.resolve_name(name) is not None
+        assert pkgutil.resolve_name(name) is not None
     keys = set(config.flat(config.default_cfg()))
     sections = "|".join(config.default_cfg())
     assert set(re.findall(rf"\b(?:{sections})\.[A-Z_.]*[A-Z]", text)) <= keys | {"FT_EXTRACT.IMAGE_NORM"}
 
 
-@pytest.fixture(scope="module")
-def flags() -> set[str]:
-    shown: list[str] = []
+def test_flags_and_variables_of_the_drivers_exist(capsys):
     for command in COMMANDS:
-        with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit):
-            name = "argparse.ArgumentParser._print_message"
-            patch.setattr(name, lambda self, text, file=None: shown.append(text))
+        with pytest.raises(SystemExit):
             importlib.import_module(module_of(command)).main(["--help"])
-    return set(re.findall(r"--[a-z][a-z0-9_]*", "".join(shown))) | set(OTHER_FLAGS.split())
-
-
-@pytest.mark.parametrize("page", PAGES)
-def test_flags_and_variables_of_the_drivers_exist(page, flags):
-    assert set(re.findall(r"(?<![\w<!-])--[a-z][a-z0-9_-]*", read(page))) <= flags
-    lines = read(page).replace("\\\n", " ")
-    for script, words in re.findall(r"^bash (bash-scripts/\S+\.sh) (.*)", lines, re.MULTILINE):
-        for name in re.findall(r"(?<![\w.-])([a-z][a-z0-9_]*)=", re.sub(r'"[^"]*"', "", words)):
-            assert re.search(rf'^{name}="', read(script), re.MULTILINE), f"{page}: {script} has no {name}"
+    flags = {*re.findall(r"--[a-z][a-z0-9_]*", capsys.readouterr().out), *OTHER_FLAGS.split()}
+    for page in PAGES:
+        assert set(re.findall(r"(?<![\w<!-])--[a-z][a-z0-9_-]*", read(page))) <= flags
+        lines = read(page).replace("\\\n", " ")
+        for driver, words in re.findall(r"^bash (bash-scripts/\S+\.sh) (.*)", lines, re.MULTILINE):
+            for name in re.findall(r"(?<![\w.-])([a-z][a-z0-9_]*)=", re.sub(r'"[^"]*"', "", words)):
+                assert re.search(rf'^{name}="', read(driver), re.MULTILINE), f"{page}: {driver} has no {name}"
 
 
 def test_the_models_file_of_the_page_is_one_and_the_table_of_data_sets_is_up_to_date(tmp_path):
     file = tmp_path / "models.yaml"
-    file.write_text(block("docs/own-models.md", "yaml", "# models.yaml\n"))
-    assert [
-        models_file.parse(file, name, entry).get("label") for name, entry in models_file.read(file).items()
-    ]
+    file.write_text(block("docs/own-models.md", "# models.yaml"))
+    assert [models_file.parse(file, name, entry)["cfg"] for name, entry in models_file.read(file).items()]
     for dataset in datasets.DATASETS.values():
         first = "cog_l1" if dataset.name == datasets.LEVELS else dataset.name
         (row,) = re.findall(rf"^\| `{first}`.*", read("docs/data.md"), re.MULTILINE)
@@ -125,57 +117,44 @@ def test_the_models_file_of_the_page_is_one_and_the_table_of_data_sets_is_up_to_
 
 
 @pytest.fixture(scope="module")
-def network(tmp_path_factory) -> Path:
-    """A folder with the loader that the pages show, and a checkpoint for it."""
+def template(tmp_path_factory) -> Path:
+    """A checkout in which the pages' commands work: their loader, small data, and results of two models."""
     import torch
     import torchvision
 
-    folder = tmp_path_factory.mktemp("network")
-    loaders = {block(page, "python", "# my_net.py\n") for page in ("README.md", "docs/own-models.md")}
-    (folder / "my_net.py").write_text(*loaders)
-    torch.save(torchvision.models.resnet18().state_dict(), folder / "my.ckpt")
-    return folder
-
-
-@pytest.fixture(scope="module")
-def template(network, tmp_path_factory) -> Path:
-    """A folder in which the pages' commands work: a checkout, small data, and results of two models."""
     root = tmp_path_factory.mktemp("documentation") / "checkout"
-    root.mkdir()
+    data, models, unseen = root / "data", root / "models", [f"n1000000{i}" for i in range(10)]
+    (data / "levels").mkdir(parents=True)
+    (models / "mine/net").mkdir(parents=True)
     for entry in REPOSITORY.iterdir():
         if entry.name != "cog-quickstart" and not entry.name.startswith("."):
             (root / entry.name).symlink_to(entry)
-    world, models = root / "cog-quickstart", root / "models"
-    unseen = [f"n1000000{i}" for i in range(10)]
-    for split, n_images in (("train", 10), ("val", 3)):
-        tiny.write_class_folders(world / "in1k" / split, n_images=n_images)
-    tiny.write_class_folders(world / "in21k", classes=unseen, n_images=12)
-    (world / "levels").mkdir()
-    levels = world / "levels" / constants.LEVELS_FILE
+    for split, folder, n_images in (("train", "train", 10), ("test", "val", 3)):
+        tiny.write_class_folders(data / "in1k" / folder, n_images=n_images)
+        tiny.write_class_folders(data / "birds" / split, classes=("crow", "duck"), n_images=6)
+    tiny.write_class_folders(data / "in21k", classes=unseen, n_images=12)
+    levels = data / "levels" / constants.LEVELS_FILE
     tiny.write_levels_file(levels, [unseen[i : i + 2] for i in range(0, 10, 2)])
-    split_file = tiny.write_split_file(levels.with_name(constants.SPLIT_FILE), world / "in21k", n_test=3)
+    split_file = tiny.write_split_file(levels.with_name(constants.SPLIT_FILE), data / "in21k", n_test=3)
     for name, source in (("levels", levels), ("published", levels), ("split", split_file)):
-        (root / f"{name}.pkl").symlink_to(source)
-    for split in constants.SPLITS:
-        tiny.write_class_folders(root / "data/birds" / split, classes=("crow", "duck"), n_images=6)
-    for name in ("in1k", "in21k"):
-        (root / "data" / name).symlink_to(world / name)
-    (root / "models.yaml").write_text(block("docs/own-models.md", "yaml", "# models.yaml\n"))
-    (models / "mine/net").mkdir(parents=True)
-    for link in (root / "my.ckpt", models / "mine/net/model.ckpt"):
-        link.symlink_to(network / "my.ckpt")
-    shutil.copy(network / "my_net.py", root)
+        shutil.copy(source, root / f"{name}.pkl")
+    (root / "cog-quickstart").symlink_to("data")
+    (data / "models").symlink_to("../models")
+    for page, name in (("README.md", "my_net.py"), ("docs/own-models.md", "models.yaml")):
+        (root / name).write_text(block(page, f"# {name}"))
+    assert block("docs/own-models.md", "# my_net.py") == (root / "my_net.py").read_text()
+    for file in (root / "my.ckpt", models / "mine/net/model.ckpt"):
+        torch.save(torchvision.models.resnet18().state_dict(), file)
     tiny.write_loader(root / "their_net.py")
     common = f"--model sup_resnet50 dino_resnet50 --models_root_dir {models} --dataset cog_l5"
     both = f"{common} {' '.join(constants.DATASETS[:-1])}"
-    images = f"--in1k_images_root {world}/in1k --imagenet_images_root {world}/in21k --split train test"
+    images = f"--in1k_images_root {data}/in1k --imagenet_images_root {data}/in21k --split train test"
     files = f"--cog_levels_mapping_file {levels} --cog_concepts_split_file {split_file}"
     how = "--model_loader their_net.py:load_my_model FT_EXTRACT.N_WORKERS 0"
     with contextlib.chdir(root):
         extract_features.main(f"{both} {images} {files} {how}".split())
         logreg.main(f"{both} CLF.N_TRIALS 1 CLF.N_EPOCHS 2 --seeds 22 37 --n_shot 0 1".split())
         analyze_features.main(common.split())
-    shutil.copytree(models, world / "models", symlinks=True)
     return root
 
 
@@ -187,8 +166,8 @@ def test_commands_run(page, template, tmp_path, python):
     program = tmp_path / "python"
     program.write_text(PYTHON.format(python=python))
     program.chmod(0o755)
-    script = re.sub(r"(?<![\w./-])/(models|data)\b", rf"{root}/\1", "".join(blocks(page, "bash")))
-    script = script.replace("bash bash-scripts/quickstart.sh\n", "")
+    text = re.sub(r"(?<![\w./-])/(models|data)\b", rf"{root}/\1", script(page))
+    text = text.replace("bash bash-scripts/quickstart.sh\n", "").replace("n = 256\n", "n = 2\n")
     environment = {**os.environ, "COG_PYTHON": str(program), "PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    bash = ["bash", "-exuo", "pipefail", "-c", script]
+    bash = ["bash", "-exuo", "pipefail", "-c", text]
     subprocess.run(bash, cwd=root, env=environment, check=True, timeout=1200)

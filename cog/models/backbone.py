@@ -153,10 +153,9 @@ def load_own(loader: str | Loader, name: str, checkpoint: Path | None, folder: P
     except CogError:
         raise
     except (Exception, SystemExit) as error:
-        raise CogError(
-            f"the loader of model {name} failed with {type(error).__name__}: {first_line(error)} (ckpt_file: "
-            f"{checkpoint}; COG_DEBUG=1 shows where)"
-        ) from error
+        given = f"no checkpoint in {folder}" if folder and not checkpoint else f"ckpt_file {checkpoint}"
+        what = f"failed with {type(error).__name__}: {first_line(error)} (COG_DEBUG=1 shows where)"
+        raise CogError(f"the loader of model {name}, given {given}, {what}") from error
     parts = loaded if isinstance(loaded, tuple) else (loaded,)
     network, forward, preprocess = (*parts, None, None, None)[:3]
     if not isinstance(network, nn.Module) or not (forward is None or callable(forward)) or len(parts) > 3:

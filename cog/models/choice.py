@@ -199,9 +199,9 @@ def unknown_model(name: str, others: Iterable[str] = (), place: str = "") -> Cog
     near = nearest(name, [*others, *MODELS], n=3)
     hint = f"did you mean {' or '.join(near)}?" if near else "`python -m cog models list` lists the paper's."
     return CogError(
-        f"{place}--model {name!r} is not known; {hint} Models of libraries are named timm_<name>, "
-        "hf_<organization>--<name>, ... (docs/own-models.md); for one of your own, give its loader with "
-        "--model_loader FILE.py:load_my_model"
+        f"{place}--model {name!r} is not known; for one of your own, give its loader with --model_loader "
+        f"FILE.py:load_my_model; else {hint} Models of libraries are named timm_<name>, "
+        "hf_<organization>--<name>, ... (docs/own-models.md)"
     )
 
 
