@@ -87,7 +87,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             any(stack.enter_context(output.locked(log_dir)) for _ in range(60))
         listed = tasks.list_tasks(study, log_dir, append=False)
         todo = {number: task for number, task in listed.items() if tasks.is_open(study, task, states)}
-        for dataset in dict.fromkeys(task.dataset for task in todo.values() if task.stage == EXTRACT):
+        for dataset in dict.fromkeys(task.dataset for task in todo.values() if task.kind == EXTRACT):
             why = f"the features of {dataset} are missing; extracting needs"
             flags.image_sources(args).require(dataset, why=why)
         n_done = sum(state.word == DONE for state in states.values())
@@ -142,7 +142,7 @@ def _dry_run(todo: Mapping[int, Task], commands: Mapping[str, Sequence[str]]) ->
     trials: dict[str, list[str]] = {}
     for number, task in todo.items():
         print(f"# {number}: {task}\n{shlex.join(task.command(commands))}")
-        for model in task.models if task.stage == EXTRACT else ():
+        for model in task.models if task.kind == EXTRACT else ():
             trials.setdefault(model, dataclasses.replace(task, models=(model,)).command(commands)[2:])
     if not trials:
         return 0

@@ -180,8 +180,8 @@ class Engine:
         Without these, it is a final training (K = 1): the test set is scored after every epoch, and
         ``on_epoch`` gets its number and the logs of each seed. The state is saved in ``unfinished``.
         """
-        n, n_epochs, stage = rows.shape[1], runs[0].n_epochs, "final" if val_rows is None else "search"
-        seeds = [torch_seed(run.seed, "order", stage=stage, n_shot=run.n_shot) for run in runs]
+        n, n_epochs, phase = rows.shape[1], runs[0].n_epochs, "final" if val_rows is None else "search"
+        seeds = [torch_seed(run.seed, "order", phase=phase, n_shot=run.n_shot) for run in runs]
         key = {"pairs": [[list(pair) for pair in of_seed] for of_seed in pairs], "orders": seeds}
         unfinished = unfinished or Unfinished(None, {"seeds": []})
         saved: dict[str, Any] = {"epochs": 0, "seconds": 0.0, "logs": [metrics.new_logs() for _ in runs]}
@@ -190,7 +190,7 @@ class Engine:
         base, wd = torch.tensor(pairs, dtype=torch.float64).unbind(-1)
         factors = torch.tensor([learning_rate(1.0, e, n_epochs) for e in range(n_epochs)], dtype=base.dtype)
         with products(self.precision):
-            learner = self._new(data, runs, n, wd, stage)
+            learner = self._new(data, runs, n, wd, phase)
             if saved["epochs"]:
                 learner.resume(saved["values"])
             alive = finite = learner.is_finite()
@@ -232,11 +232,11 @@ class Engine:
         seconds = (time.monotonic() - start) / wd.numel()
         return Trained(learner, diverged, top1, logs, predictions, seconds)
 
-    def _new(self, data: Data, runs: Sequence[Settings], n: int, wd: Tensor, stage: str) -> Classifiers | Mlp:
+    def _new(self, data: Data, runs: Sequence[Settings], n: int, wd: Tensor, phase: str) -> Classifiers | Mlp:
         """Return classifiers at the start of a training; buffers, graphs and compiled code are used again."""
-        settings, seeds = runs[0], [torch_seed(run.seed, "init", stage=stage) for run in runs]
+        settings, seeds = runs[0], [torch_seed(run.seed, "init", phase=phase) for run in runs]
         sizes = settings.layer_sizes(data.train.dim, data.n_classes)
-        batch, record = min(settings.batch_size, n), stage == "final"
+        batch, record = min(settings.batch_size, n), phase == "final"
         if settings.classifier != "logreg":
             return Mlp(data.train, initial_layers(sizes, seeds[0]), float(wd), settings, batch, record)
         options = batch, settings.momentum, record

@@ -133,15 +133,15 @@ def _split(data: Data, runs: Sequence[Settings]) -> tuple[torch.Tensor, torch.Te
     return rows, val_rows
 
 
-def _draw_few_shot(data: Data, run: Settings, rows: torch.Tensor, stage: str) -> torch.Tensor:
+def _draw_few_shot(data: Data, run: Settings, rows: torch.Tensor, phase: str) -> torch.Tensor:
     """Return ``n_shot`` rows per class, drawn from ``rows``; all of ``rows`` when ``n_shot`` is 0."""
     if not run.n_shot:
         return rows
-    rng = seeds.numpy_rng(run.seed, "draw", stage=stage, n_shot=run.n_shot)
+    rng = seeds.numpy_rng(run.seed, "draw", phase=phase, n_shot=run.n_shot)
     rows, n_short = sampling.draw_few_shot(data.y, rows, n_shot=run.n_shot, rng=rng)
     if n_short:
-        told = "%d of %d classes have fewer than CLF.N_SHOT %d training images in the %s stage; all are used"
-        logger.warning(told, n_short, data.n_classes, run.n_shot, stage)
+        told = "%d of %d classes have fewer than CLF.N_SHOT %d training images in the %s phase; all are used"
+        logger.warning(told, n_short, data.n_classes, run.n_shot, phase)
     return rows
 
 

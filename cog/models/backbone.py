@@ -67,7 +67,7 @@ class Backbone(nn.Module):
         except Exception as error:  # a user's network may raise any error
             raise CogError(
                 f"model {self.name} does not take images of {size} x {size} pixels ({type(error).__name__}: "
-                f"{first_line(error)})"
+                f"{first_line(error)}); their size is FT_EXTRACT.IMAGE_CROP_SIZE"
             ) from error
         return self
 

@@ -110,13 +110,13 @@ def _held(
     flat: dict[str, Any], expected: Collection[str], path: Path, holders: tuple[str, ...] = ()
 ) -> dict[str, Any]:
     """Return the parameters below the beginning that leaves most of the expected names, averages first."""
-    scores = []
+    candidates = []
     for holder, state in _candidates(flat, (*_HOLDERS, *holders)):
         n_found = len({*expected} & state.keys())
         averaged = n_found > 0 and any(f".{average}" in f".{holder}" for average in _AVERAGES)
-        scores.append((averaged, n_found, holder, state))
-    best = max(scores, key=lambda score: score[:2])
-    if best[0] and any(n_found for averaged, n_found, *_ in scores if not averaged):
+        candidates.append((averaged, n_found, holder, state))
+    best = max(candidates, key=lambda found: found[:2])
+    if best[0] and any(n_found for averaged, n_found, *_ in candidates if not averaged):
         logger.info("%s: %s is read, averaged weights, not the others", path, best[2])
     return best[3]
 

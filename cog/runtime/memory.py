@@ -43,6 +43,6 @@ def is_exhausted(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or of_torch
 
 
-def explain(error: BaseException, task: str, todo: str) -> CogError:
+def explain(error: BaseException, what: str, todo: str) -> CogError:
     """Return an error of :func:`is_exhausted` in one line: what failed, and how it needs less memory."""
-    return CogError(f"out of memory while {task} ({first_line(error)[:200]}); {todo or 'run this elsewhere'}")
+    return CogError(f"out of memory while {what} ({first_line(error)[:200]}); {todo or 'run this elsewhere'}")

@@ -9,20 +9,20 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-#: The position in these tuples is part of the derivation: append, never reorder (stages: paper Sec. 4.1).
+#: The position in these tuples is part of the derivation: append, never reorder (phases: paper Sec. 4.1).
 PURPOSES = ("split", "draw", "init", "order", "cap")
-STAGES = ("search", "final")
+PHASES = ("search", "final")
 
 
-def numpy_rng(seed: int, purpose: str, *, stage: str = "search", n_shot: int = 0) -> np.random.Generator:
+def numpy_rng(seed: int, purpose: str, *, phase: str = "search", n_shot: int = 0) -> np.random.Generator:
     """Return the numpy generator of one choice."""
-    key = (PURPOSES.index(purpose), STAGES.index(stage), n_shot)
+    key = (PURPOSES.index(purpose), PHASES.index(phase), n_shot)
     return np.random.default_rng(np.random.SeedSequence(entropy=seed, spawn_key=key))
 
 
-def torch_seed(seed: int, purpose: str, *, stage: str = "search", n_shot: int = 0) -> int:
+def torch_seed(seed: int, purpose: str, *, phase: str = "search", n_shot: int = 0) -> int:
     """Return the 63-bit seed of a CPU ``torch.Generator`` for one choice."""
-    key = (PURPOSES.index(purpose), STAGES.index(stage), n_shot)
+    key = (PURPOSES.index(purpose), PHASES.index(phase), n_shot)
     state = np.random.SeedSequence(entropy=seed, spawn_key=key).generate_state(1, np.uint64)
     return int(state[0] >> np.uint64(1))
 

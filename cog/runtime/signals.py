@@ -57,10 +57,10 @@ def requested() -> str | None:
     return _received[0] if _received else None
 
 
-def check(state: str) -> None:
-    """Raise :class:`Interrupted` if a signal was deferred; ``state`` says what is saved."""
+def check(saved: str) -> None:
+    """Raise :class:`Interrupted` if a signal was deferred; ``saved`` says what is saved."""
     if name := requested():
-        raise Interrupted(f"ended by {name}: {state}; the same command continues from here")
+        raise Interrupted(f"ended by {name}: {saved}; the same command continues from here")
 
 
 def requeue(message: str) -> None:

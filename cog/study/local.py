@@ -109,7 +109,7 @@ def memory_of(study: Study, task: Task) -> int:
     """Return the bytes of memory that a task needs, roughly: libraries, and networks or features."""
     places = [ModelDir(study.root, model) for model in task.models]
     paths = [place.checkpoint for place in places]
-    if task.stage != EXTRACT:
+    if task.kind != EXTRACT:
         paths = [place.features_file(task.dataset, split) for place in places for split in constants.SPLITS]
     return _PROCESS_BYTES + sum(path.stat().st_size for path in paths if path.is_file()) * 3 // 2
 

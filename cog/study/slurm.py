@@ -80,24 +80,24 @@ def submit(
     logs = str(log_dir).replace("\\", "\\\\").replace("%", "%%")
     ours = [f"--signal=B:USR1@{SIGNAL_SECONDS}", "--requeue", "--open-mode=append", f"--output={logs}/%a.log"]
 
-    def send(stage: str, after: Sequence[str], *words: str) -> str:
+    def send(kind: str, after: Sequence[str], *words: str) -> str:
         dependency = [f"--dependency=afterany:{':'.join(after)}"] if after else []
         # The name comes after the user's options: the queue is read by it.
         sbatch = ["sbatch", "--parsable", *options, f"--job-name={job_name(log_dir)}", *dependency, *words]
         # "number;cluster" in a federation
         job = "JOB" if dry_run else run_slurm(*sbatch).strip().splitlines()[-1].split(";")[0]
-        print(shlex.join(sbatch) if dry_run else f"{job}  {stage}: {words[0]}", flush=True)
+        print(shlex.join(sbatch) if dry_run else f"{job}  {kind}: {words[0]}", flush=True)
         return job
 
-    for stage in (EXTRACT, LOGREG):
-        command = [str(TASK_SCRIPT), str(log_dir / TASKS_FILE), *commands[stage]]
+    for kind in (EXTRACT, LOGREG):
+        command = [str(TASK_SCRIPT), str(log_dir / TASKS_FILE), *commands[kind]]
         arrays: dict[tuple[str, ...], list[int]] = {}  # tasks that wait for the same
         for number, task in new.items():
-            if task.stage == stage:
+            if task.kind == kind:
                 needed = tuple(jobs[k] for k, other in listed.items() if k in jobs and task.needs(other))
                 arrays.setdefault(needed, []).append(number)
         for after, numbers in arrays.items():
-            job = send(stage, after, f"--array={','.join(map(str, numbers))}", *ours, *command)
+            job = send(kind, after, f"--array={','.join(map(str, numbers))}", *ours, *command)
             jobs |= {number: f"{job}_{number}" for number in numbers}
     everything = sorted({job.rpartition("_")[0] for number, job in jobs.items() if number in listed})
     send("results", everything, f"--output={logs}/results.log", f"--wrap={last}")

@@ -34,26 +34,26 @@ MODELS_PER_PASS = 8  # each image is decoded once for all of them
 class Task:
     """A piece of work: the words ``extract DATASET MODEL...`` or ``logreg DATASET MODEL``."""
 
-    stage: str
+    kind: str
     dataset: str
     models: tuple[str, ...]
 
     def __str__(self) -> str:
-        return " ".join((self.stage, self.dataset, *self.models))
+        return " ".join((self.kind, self.dataset, *self.models))
 
     def needs(self, other: Task) -> bool:
         """Return whether the task reads what the other one makes."""
         same = self.dataset == other.dataset and set(self.models) <= set(other.models)
-        return (other.stage, self.stage) == (EXTRACT, LOGREG) and same
+        return (other.kind, self.kind) == (EXTRACT, LOGREG) and same
 
     def command(self, commands: Mapping[str, Sequence[str]]) -> list[str]:
-        """Return the command line, from that of the stage, as ``task.sh`` builds it."""
-        python, script, *flags = commands[self.stage]
+        """Return the command line, from that of its kind, as ``task.sh`` builds it."""
+        python, script, *flags = commands[self.kind]
         return [python, script, "--dataset", self.dataset, "--model", *self.models, *flags]
 
 
 def commands_of(study: Study, extract: Sequence[str], logreg: Sequence[str]) -> dict[str, list[str]]:
-    """Return the command line of each stage, without data set and models, with further flags of each."""
+    """Return the command line of each kind, without data set and models, with further flags of each."""
     python, root = sys.executable, f"--models_root_dir={study.root}"
     grid = ["--seeds", *map(str, study.seeds), "--n_shot", *map(str, study.n_shots)]
     return {
@@ -114,7 +114,7 @@ def is_open(study: Study, task: Task, states: Mapping[Unit, State]) -> bool:
         if model not in study.models:  # in a pass that an earlier study has listed
             continue
         words = {states[run].word for run in study.runs(model, task.dataset)}
-        if task.stage == EXTRACT:
+        if task.kind == EXTRACT:
             of_features = {states[unit].word for unit in study.features(model, task.dataset)}
             words = of_features if words != {DONE} else of_features & {OTHER}
         if words - {DONE}:

@@ -87,13 +87,13 @@ def spec_of(n_seeds, n_trials, *, n=1000, record=False):
 def plain(spec, settings, s=0, k=0):
     """Train classifier k of seed s by the original toolkit's loop; return initial layers, model and logs."""
     sizes = settings.layer_sizes(TRAIN.x.shape[1], len(TRAIN.y.unique()))
-    stage = "final" if spec.record else "search"
-    layers = initial_layers(sizes, torch_seed(s, "init", stage=stage))
+    phase = "final" if spec.record else "search"
+    layers = initial_layers(sizes, torch_seed(s, "init", phase=phase))
     model = plain_logreg.network(sizes, torch.nn.ReLU if settings.classifier == "mlp" else torch.nn.Identity)
     with torch.no_grad():
         for parameter, values in zip(model.parameters(), sum(layers, ()), strict=True):
             parameter.copy_(values)
-    orders = cpu_generator(torch_seed(s, "order", stage=stage, n_shot=settings.n_shot))
+    orders = cpu_generator(torch_seed(s, "order", phase=phase, n_shot=settings.n_shot))
     lr, wd = spec.pairs[s][k]
     how = {"n_epochs": settings.n_epochs, "batch_size": settings.batch_size, "momentum": settings.momentum}
     how["next_order"] = lambda n: torch.randperm(n, generator=orders)

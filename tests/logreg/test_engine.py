@@ -133,14 +133,14 @@ def test_a_network_equals_the_original_loop(kind, layers):
     assert trained.logs[0]["test/top1"][-1] == pytest.approx(accuracy)
 
 
-def test_initial_weights_are_those_of_torch_and_differ_by_seed_and_stage():
+def test_initial_weights_are_those_of_torch_and_differ_by_seed_and_phase():
     with torch.random.fork_rng():
         torch.manual_seed(11)
         model = torch.nn.Sequential(*(torch.nn.Linear(a, b) for a, b in ((13, 7), (7, 5), (5, 3))))
     ours = sum(mlp.initial_layers([13, 7, 5, 3], 11), ())
     assert all(map(torch.equal, ours, model.parameters()))
     streams = [("init", "search"), ("init", "final"), ("order", "search"), ("order", "final")]
-    starts = {torch_seed(seed, name, stage=stage) for seed in (1, 2) for name, stage in streams}
+    starts = {torch_seed(seed, name, phase=phase) for seed in (1, 2) for name, phase in streams}
     assert len(starts | {torch_seed(1, "order", n_shot=n) for n in (1, 2)}) == 10
 
 

@@ -125,6 +125,6 @@ def test_rank_is_that_of_torchrun_or_of_a_job_step(monkeypatch, variables, expec
 
 def test_random_streams_are_independent_and_those_of_earlier_versions():
     assert seeds.torch_seed(22, "split") == 8472135465790890115
-    places = [(purpose, stage, n) for purpose in seeds.PURPOSES for stage in seeds.STAGES for n in (0, 8)]
-    assert len({seeds.torch_seed(22, p, stage=stage, n_shot=n) for p, stage, n in places}) == len(places)
+    places = [(purpose, phase, n) for purpose in seeds.PURPOSES for phase in seeds.PHASES for n in (0, 8)]
+    assert len({seeds.torch_seed(22, p, phase=phase, n_shot=n) for p, phase, n in places}) == len(places)
     assert seeds.numpy_rng(22, "draw").integers(1 << 30) == seeds.numpy_rng(22, "draw").integers(1 << 30)

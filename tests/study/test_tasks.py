@@ -61,7 +61,7 @@ def test_what_is_done_or_not_needed_is_left_out(tmp_path):
 
     def open_tasks(states=None) -> list[str]:
         listed = tasks.list_tasks(study, study.root, append=False).values()
-        return [task.stage for task in listed if tasks.is_open(study, task, done | (states or {}))]
+        return [task.kind for task in listed if tasks.is_open(study, task, done | (states or {}))]
 
     deleted = dict.fromkeys(features, State(units.DELETED))
     assert open_tasks(dict.fromkeys(done, State("missing"))) == ["extract", "logreg"]
