@@ -11,7 +11,7 @@ from cog.commands import flags
 def main(argv: Sequence[str] | None = None) -> int:
     """Try all parts that a study needs; return 0 if they work, else 2."""
     usage = ("", "--device cuda:1", "--format json")
-    parser = flags.parser(__doc__ or "", *usage, no_opts="have no effect here")
+    parser = flags.parser(__doc__ or "", *usage, has_keys=False)
     flags.add(parser, "device", "format")
     args = parser.parse_args(argv)
     from cog.commands import machine  # imports torch

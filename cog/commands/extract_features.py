@@ -17,7 +17,7 @@ from cog.commands import flags
 from cog.errors import CogError, some
 from cog.runtime import cli as cli_tools
 from cog.runtime import files, signals
-from cog.runtime.ranks import this_rank
+from cog.runtime.memory import this_rank
 
 if TYPE_CHECKING:
     from cog.features.run import Extraction

@@ -18,12 +18,11 @@ from cog.runtime import files
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code."""
-    no_opts = "have no effect here"
-    parser = cli_tools.Parser(__doc__ or "", no_opts=no_opts)
+    parser = cli_tools.Parser(__doc__ or "", has_keys=False)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for run in (_list, _fetch, _check, _top1):
         text = run.__doc__ or ""
-        command = commands.add_parser(run.__name__[1:], help=text, description=text, no_opts=no_opts)
+        command = commands.add_parser(run.__name__[1:], help=text, description=text, has_keys=False)
         command.set_defaults(run=run)
         if run is not _list:
             command.add_argument("models_root_dir", help="folder of all models")

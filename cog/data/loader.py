@@ -17,8 +17,7 @@ from cog.data.images import ImageList
 from cog.data.pixels import Preprocess, load_rgb, resize_and_crop
 from cog.errors import CogError
 from cog.runtime import signals
-from cog.runtime.memory import n_processors
-from cog.runtime.ranks import this_rank
+from cog.runtime.memory import n_processors, this_rank
 
 PIECE = 32  # rows that a process decodes at a time: fewer cost messages, more cost shared memory
 Span = tuple[int, int]  # first row, row after the last one

@@ -30,8 +30,8 @@ from cog.features.extract import Extractor, Model, decoded_places, extract_rows,
 from cog.models.choice import preprocess_of
 from cog.runtime import files, log, memory, signals
 from cog.runtime.device import device_name, resolve_device
-from cog.runtime.output import FAILURE_FILE, NOTE_FILE, BusyError, OutputError, Work, differences
-from cog.runtime.ranks import Rank
+from cog.runtime.memory import Rank
+from cog.runtime.output import FAILURE_FILE, NOTE_FILE, BusyError, Work, differences
 from cog.runtime.safe_load import load_torch
 
 logger = logging.getLogger(__name__)
@@ -72,7 +72,7 @@ class Extraction:
         return [span for span in own if not self.chunks[span].exists()]
 
     def is_done(self) -> bool:
-        """Return whether the result is there, and log that; another result is an OutputError."""
+        """Return whether the result is there, and log that; another result is an CogError."""
         file = self.output.path / FEATURES_FILE
         if file.is_file() and not file.with_name(FEATURES_RECORD).is_file() and not self.overwrite:
             logger.warning("%s is kept, and no %s tells how it was made", file, FEATURES_RECORD)
@@ -82,7 +82,7 @@ class Extraction:
         return True
 
     def begin(self) -> None:
-        """Make the folder of chunks; unfinished work of other settings is an OutputError."""
+        """Make the folder of chunks; unfinished work of other settings is an CogError."""
         identity, work = dict(self.output.identity), self.output.work
         with os_errors_explained(f"cannot write into {work}"):
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -92,7 +92,7 @@ class Extraction:
         changed = [text for text in differences(stored, identity) if not text.startswith("image_contents")]
         if stored and changed and not self.overwrite and any(work.glob("chunks-*/rows-*")):
             text = "unfinished work that was made differently; continue it, or discard it with --overwrite"
-            raise OutputError(f"{work} holds {text} ({'; '.join(changed)})")
+            raise CogError(f"{work} holds {text} ({'; '.join(changed)})")
         if stored != identity:
             files.write_json(note, identity)
 

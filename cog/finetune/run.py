@@ -25,8 +25,8 @@ from cog.logreg.run_files import CONTENTS, print_accuracies, write_final
 from cog.models.choice import ModelChoice, preprocess_of
 from cog.runtime import files, log, signals
 from cog.runtime.device import device_name, exact_float32, require_precision, resolve_device
+from cog.runtime.memory import Rank, this_rank
 from cog.runtime.output import LOG_FILE, Output
-from cog.runtime.ranks import Rank, this_rank
 
 logger = logging.getLogger(__name__)
 
@@ -84,11 +84,11 @@ def fine_tune(
         n_classes, how = len(splits[0].classes), f"{recipe.precision}, {device}, {rank.size} process(es)"
         facts = choice.name, dataset, *map(len, splits), n_classes, how
         logger.info("fine-tuning %s on %s: %d training, %d test images, %d classes, %s", *facts)
-        torch.backends.cudnn.benchmark = device.type == "cuda"
         network = FineTuned(choice.load(device, cfg), recipe, n_classes, device)
         n_workers = usable_workers(cfg.FT_EXTRACT.N_WORKERS)
         training = Training(network, recipe, rank.number, n_workers, allow_failures)
-        with worker_failures_explained(), exact_float32(deterministic=False):
+        with worker_failures_explained(), exact_float32():
+            torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = False, device.type == "cuda"
             done = training.run(splits[0], splits[1], result.work / STATE_FILE)
         if rank.number == 0:
             with work.publish() as stage:

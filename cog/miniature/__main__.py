@@ -24,7 +24,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "The generated miniature: draw its images (make), train its network on the seen concepts (train), or "
         "show examples of all concepts in one picture, and the accuracies beside the known answer (check). "
         "Existing images and networks are kept.",
-        no_opts="have no effect here",
+        has_keys=False,
     )
     parser.add_argument("step", choices=("make", "train", "check"), help="what to do, see above")
     add = functools.partial(parser.add_argument, metavar="N")

@@ -142,8 +142,8 @@ _HAIKU = {
 
 
 class _HaikuReader(safe_load.Reader):
-    def stand_in(self, module: str, name: str) -> Any:
-        return _HAIKU.get(f"{module}.{name}") or super().stand_in(module, name)
+    def find_class(self, module: str, name: str, /) -> Any:
+        return _HAIKU.get(f"{module}.{name}") or super().find_class(module, name)
 
 
 def read_haiku(path: Path) -> Any:
@@ -176,7 +176,7 @@ class _ScriptReader(safe_load.Reader):
         super().__init__(archive.read(f"{folder}/data.pkl"))
         self.archive, self.folder = archive, folder
 
-    def stand_in(self, module: str, name: str) -> Any:
+    def find_class(self, module: str, name: str, /) -> Any:
         if module.split(".")[0] == "__torch__":
             return _Module
         if module in ("torch", "torch.cuda") and name in _STORAGES:
@@ -185,7 +185,7 @@ class _ScriptReader(safe_load.Reader):
             return _rebuild_tensor
         if module == "torch.jit._pickle" and name in _LISTS:
             return lambda value, *_: value
-        return super().stand_in(module, name)
+        return super().find_class(module, name)
 
     def persistent_load(self, pid: Any) -> Any:
         _, dtype, key, *_ = pid  # of a storage

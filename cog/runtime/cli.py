@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import logging
 import os
 import re
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from itertools import islice
 from typing import Any, NoReturn
 
 from cog import __version__
@@ -27,19 +25,19 @@ counts as not given."""
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser without abbreviations, with error messages of one line.
+    """A parser without abbreviations; ``KEY VALUE`` pairs, if a command has keys, become ``args.opts``.
 
-    ``KEY VALUE`` pairs become the flat list ``args.opts``; ``no_opts`` ends the message of commands that have
-    none. Flags given as ``None`` or ``null`` keep their defaults: bash drivers pass unset variables that way.
+    Flags given as ``None`` or ``null`` keep their defaults: bash drivers pass unset variables that way.
     """
 
-    def __init__(
-        self, description: str = "", *, prog: str | None = None, no_opts: str | None = None, **options: Any
-    ) -> None:
+    def __init__(self, description: str = "", *, has_keys: bool = True, **options: Any) -> None:
         # Python 3.14 would name every command "python -m cog".
-        options |= {"prog": prog or os.path.basename(sys.argv[0]), "epilog": None if no_opts else CONFIG_HELP}
+        options = {
+            "prog": os.path.basename(sys.argv[0]),
+            "epilog": CONFIG_HELP if has_keys else None,
+        } | options
         super().__init__(description=description, allow_abbrev=False, **options)
-        self._no_opts = no_opts
+        self._has_keys = has_keys
         self.add_argument("--version", action="version", version=f"imagenet-cog {__version__}")
 
     def parse_args(self, args: Sequence[str] | None = None, namespace=None):  # type: ignore[override]
@@ -49,8 +47,6 @@ class Parser(argparse.ArgumentParser):
         if unknown:
             hint = did_you_mean(unknown[0].partition("=")[0], self._option_string_actions, cutoff=0.7)
             self.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
-        if opts and self._no_opts is not None:
-            self.error(f"{opts[0]} and other KEY VALUE pairs {self._no_opts}")
         namespace.opts = opts
         return namespace
 
@@ -65,12 +61,11 @@ class Parser(argparse.ArgumentParser):
             flag, is_joined, value = word.partition("=")
             if flag in valued:
                 # Shells do not expand the ~ of --flag=~/folder.
-                given = [f"{flag}={os.path.expanduser(value)}"] if is_joined else [word, *islice(words, 1)]
-                value = value if is_joined else given[-1]
+                value = os.path.expanduser(value) if is_joined else next(words, "")
                 if not value.strip():
                     self.error(f"argument {flag}: the value is empty; leave the flag out")
-                flags += [] if is_unset(value) else given
-            elif not _CONFIG_KEY.fullmatch(word):
+                flags += [] if is_unset(value) else [flag, value]
+            elif not (self._has_keys and _CONFIG_KEY.fullmatch(word)):
                 flags.append(word)
             elif (text := next(words, None)) is not None:
                 opts += [word, text]
@@ -87,10 +82,9 @@ def whole_number(minimum: int) -> Callable[[str], int]:
     """Return an argparse type for integers from ``minimum``."""
 
     def parse(text: str) -> int:
-        with contextlib.suppress(ValueError):
-            if int(text) >= minimum:
-                return int(text)
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {minimum}")
+        if not text.isdecimal() or int(text) < minimum:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {minimum}")
+        return int(text)
 
     return parse
 
@@ -101,7 +95,6 @@ def run(main: Callable[[Sequence[str] | None], int | None], argv: Sequence[str] 
     logger = logging.getLogger("cog")
     if getattr(sys.stdout, "errors", None) == "strict" and hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="backslashreplace")  # a path may contain bytes that are not text
-    code = 0
     try:
         code = main(argv) or 0
         sys.stdout.flush()
@@ -128,10 +121,11 @@ def _explain(error: Exception) -> CogError:
     """Return an error as a ``CogError`` of one line; raise it again when it is a fault of the program."""
     if isinstance(error, CogError):
         return error
-    if isinstance(error, OSError):  # without a check of their own: permissions, circular links, full disks
-        failed = f"cannot access {error.filename}" if error.filename else "input or output failed"
-        return CogError(f"{failed}: {error.strerror or error}")
     if memory.is_exhausted(error):
         todo = "lower CLF.BATCH_SIZE or FINETUNE.BATCH_PER_DEVICE, or do less at a time"
         return memory.explain(error, "working", todo)
-    raise error
+    if not isinstance(error, OSError):
+        raise error
+    # Without a check of their own: permissions, circular links, full disks.
+    failed = f"cannot access {error.filename}" if error.filename else "input or output failed"
+    return CogError(f"{failed}: {error.strerror or error}")

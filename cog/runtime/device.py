@@ -11,14 +11,14 @@ from typing import Any
 import torch
 
 from cog.errors import CogError, first_line
-from cog.runtime.ranks import this_rank
+from cog.runtime.memory import this_rank
 
 
 def resolve_device(name: str | None) -> torch.device:
     """Return the device ``name``, cpu or cuda, after one product on it; None: CUDA where there is a GPU.
 
-    A CUDA device has an index, that in ``name`` or for the rank of this process. A CogError says why a GPU
-    cannot be used: a job on a machine with a GPU must not spend a week on its CPU.
+    A GPU that cannot be used is a CogError: a job must not spend a week on the CPU beside it. The index of a
+    CUDA device is that in ``name``, or for the rank of this process.
     """
     if name is None:
         hidden = os.environ.get("CUDA_VISIBLE_DEVICES", "0") in ("", "-1", "NoDevFiles")
@@ -35,10 +35,10 @@ def resolve_device(name: str | None) -> torch.device:
         if not torch.equal(_product(device).cpu(), _product(torch.device("cpu"))):
             raise RuntimeError("its matrix products are wrong")
     except (RuntimeError, AssertionError) as error:
-        raise CogError(
-            f"--device {device} cannot be used: {first_line(error)} (PyTorch {torch.__version__}, CUDA "
-            f"{torch.version.cuda}); check the driver and CUDA_VISIBLE_DEVICES, or give --device cpu"
-        ) from error
+        software = f"PyTorch {torch.__version__}, CUDA {torch.version.cuda}"
+        todo = "check the driver and CUDA_VISIBLE_DEVICES, or give --device cpu"
+        failed = f"--device {device} cannot be used: {first_line(error)}"
+        raise CogError(f"{failed} ({software}); {todo}") from error
     return device
 
 
@@ -61,22 +61,20 @@ def require_precision(device: torch.device, key: str, name: str) -> None:
 
 
 @contextlib.contextmanager
-def exact_float32(*, tf32: bool = False, deterministic: bool = True) -> Iterator[None]:
+def exact_float32(*, tf32: bool = False) -> Iterator[None]:
     """Multiply and convolve in full float32 (or in TF32), on CUDA reproducibly, in the block."""
     backends: Any = torch.backends
-    cudnn, general, older = backends.cudnn, backends.fp32_precision, None
-    is_deterministic, is_tuned = cudnn.deterministic, cudnn.benchmark
+    cudnn, older = backends.cudnn, None
+    before = backends.fp32_precision, cudnn.deterministic, cudnn.benchmark
     with contextlib.suppress(RuntimeError):  # of the older interface, where the caller has used the newer one
         older = torch.get_float32_matmul_precision(), cudnn.allow_tf32
-    backends.fp32_precision = "none"
+    backends.fp32_precision, cudnn.deterministic, cudnn.benchmark = "none", True, False
     torch.set_float32_matmul_precision("high" if tf32 else "highest")
     cudnn.allow_tf32 = tf32
-    if deterministic:
-        cudnn.deterministic, cudnn.benchmark = True, False
     try:
         yield
     finally:
-        backends.fp32_precision, cudnn.deterministic, cudnn.benchmark = general, is_deterministic, is_tuned
+        backends.fp32_precision, cudnn.deterministic, cudnn.benchmark = before
         if older:
             torch.set_float32_matmul_precision(older[0])
             cudnn.allow_tf32 = older[1]

@@ -6,12 +6,11 @@ import contextlib
 import functools
 import hashlib
 import json
-import math
 import os
 import pickle
 import secrets
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -59,13 +58,10 @@ def open_regular(path: str | os.PathLike[str], *, buffering: int = -1) -> IO[byt
 
 def contents(path: str | os.PathLike[str], largest: int = 1 << 40) -> bytes:
     """Return the bytes of a regular file that has 1 to ``largest`` bytes; else a CogError."""
-    try:
-        with os_errors_explained(f"cannot read {path}"), open_regular(path) as handle:
-            size = os.fstat(handle.fileno()).st_size
-            if 0 < size <= largest:
-                return handle.read(size)
-    except ValueError as error:  # a null byte in the path
-        raise CogError(f"cannot read {path}: {error}") from error
+    with os_errors_explained(f"cannot read {path}"), open_regular(path) as handle:
+        size = os.fstat(handle.fileno()).st_size
+        if 0 < size <= largest:
+            return handle.read(size)
     limit = f"has {size:,} bytes, expected at most {largest:,}" if size else "is empty"
     raise CogError(f"{path} {limit}; is it the right file, and complete?")
 
@@ -93,16 +89,9 @@ def write_json(path: str | os.PathLike[str], data: Any) -> None:
 
 
 def plain(value: Any) -> Any:
-    """Return ``value`` in the types of JSON: arrays and tuples as lists, NaN and infinity as None."""
-    if isinstance(value, Mapping):
-        return {str(key): plain(entry) for key, entry in value.items()}
-    if isinstance(value, float):
-        return float(value) if math.isfinite(value) else None
-    if isinstance(value, str | int) or value is None:
-        return value
-    if isinstance(value, Sequence):
-        return [plain(entry) for entry in value]
-    return plain(value.tolist()) if hasattr(value, "tolist") else str(value)
+    """Return ``value`` as JSON gives it back: arrays and tuples as lists, NaN and infinity as None."""
+    text = json.dumps(value, default=lambda other: other.tolist() if hasattr(other, "tolist") else str(other))
+    return json.loads(text, parse_constant=lambda name: None)
 
 
 def write_pickle(path: str | os.PathLike[str], data: Any) -> None:
@@ -127,8 +116,6 @@ def require_file(path: str | os.PathLike[str], flag: str, kind: str = "file") ->
     if not (path.is_dir() if kind == "folder" else path.is_file()):
         found = "is a folder" if path.is_dir() else "is a file" if path.exists() else "does not exist"
         raise CogError(f"{flag} {path} {found}, expected a {kind}")
-    if not os.access(path, os.R_OK):
-        raise CogError(f"{flag} {path} cannot be read; check its permissions")
     return path
 
 

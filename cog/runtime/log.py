@@ -34,14 +34,12 @@ class _Formatter(logging.Formatter):
 
 
 def set_up_logging() -> None:
-    """Send the package's log to standard error, once."""
+    """Send the package's log to standard error."""
     logging.raiseExceptions = False  # on a full disk, the result files raise one error, not every message
-    if not any(isinstance(handler.formatter, _Formatter) for handler in logger.handlers):
-        handler = logging.StreamHandler(sys.stderr)
-        handler.setFormatter(_Formatter())
-        logger.addHandler(handler)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Formatter())
+    logger.handlers, logger.propagate = [handler], False
     logger.setLevel(logging.INFO)
-    logger.propagate = False
 
 
 @contextlib.contextmanager

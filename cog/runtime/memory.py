@@ -1,4 +1,4 @@
-"""Processors and memory of the machine, and one line where memory does not suffice."""
+"""The share of this process: processors, memory, and its number among several of ``torchrun`` or ``srun``."""
 
 from __future__ import annotations
 
@@ -6,8 +6,31 @@ import contextlib
 import os
 import re
 from pathlib import Path
+from typing import NamedTuple
 
 from cog.errors import CogError, first_line
+
+
+class Rank(NamedTuple):
+    """Process ``number`` of ``size``, and its number and that of the processes on this machine."""
+
+    number: int = 0
+    size: int = 1
+    local: int = 0
+    local_size: int = 1
+
+
+def this_rank() -> Rank:
+    """Return the rank of this process in ``torchrun`` or a job step of ``srun``; a batch script is alone."""
+    torchrun = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+    srun = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_STEP_NUM_NODES")
+    given = {name: int(text) for name in (*torchrun, *srun) if (text := os.environ.get(name, "")).isdecimal()}
+    if given.keys() >= {*torchrun}:
+        return Rank(*(given[name] for name in torchrun))
+    if given.keys() >= {*srun} and os.environ.get("SLURM_STEP_ID", "").isdecimal():
+        number, size, local, n_nodes = (given[name] for name in srun)
+        return Rank(number, size, local, -(-size // n_nodes))
+    return Rank()
 
 
 def n_processors() -> int:
@@ -31,8 +54,6 @@ def available_memory(proc: Path = Path("/proc"), control: Path = Path("/sys/fs/c
             used = int((folder / "memory.current").read_text())
             cached = re.findall(r"(?m)^inactive_file (\d+)", (folder / "memory.stat").read_text())
             rooms.append(most - used + sum(map(int, cached)))
-        if folder == control:
-            break
     return max(0, min(rooms)) if rooms else None
 
 

@@ -37,11 +37,7 @@ _held: set[int] = set()
 os.register_at_fork(after_in_child=lambda: [*map(os.close, _held)])
 
 
-class OutputError(CogError):
-    """An output folder has another result, or files that are not a result."""
-
-
-class BusyError(OutputError):
+class BusyError(CogError):
     """Another process works on the output."""
 
 
@@ -82,7 +78,7 @@ class Output:
     def is_done(self, *, overwrite: bool = False) -> bool:
         """Return whether the result is there; with ``overwrite``, False where another one is to be replaced.
 
-        An OutputError names the differences of another result, or the files of others.
+        A CogError names the differences of another result, or the files of others.
         """
         is_done = self.has_result(overwrite=overwrite)
         if is_done and self.work.is_dir():  # left by a process that was killed after the publication
@@ -98,7 +94,7 @@ class Output:
         usual = self.contents or (("*[!/]",) if has_record else ())
         foreign = [name for name in names if not any(fnmatchcase(name, pattern) for pattern in usual)]
         if foreign and (overwrite or not has_record):
-            raise OutputError(f"{self.path} has files of others ({some(foreign)}); move them away")
+            raise CogError(f"{self.path} has files of others ({some(foreign)}); move them away")
         if not names or (overwrite and not has_record):
             return False
         try:
@@ -108,7 +104,7 @@ class Output:
             changed = [str(error)]
         if changed and not overwrite:
             what = f"has another result ({'; '.join(changed)}); add --overwrite to replace it"
-            raise OutputError(f"{self.path} {what}")
+            raise CogError(f"{self.path} {what}")
         return not changed
 
     @contextlib.contextmanager
@@ -120,8 +116,8 @@ class Output:
         """
         with locked(self.work) as is_owner:
             if not is_owner:
-                raise BusyError(f"another process works on {self.path} ({_owner(self.work)})")
-            work = Work(self)
+                raise BusyError(f"another process works on {self.path} ({_owner(self.work) or 'until now'})")
+            work = Work(self, self.work)
             work.begin()
             try:
                 yield work
@@ -129,21 +125,17 @@ class Output:
             except Exception as error:
                 if not isinstance(error, signals.Interrupted | BusyError):
                     with contextlib.suppress(CogError):
-                        files.write_json(work.folder / FAILURE_FILE, {"reason": first_line(error)})
+                        files.write_json(self.work / FAILURE_FILE, {"reason": first_line(error)})
                 raise
 
 
 @dataclass
 class Work:
-    """Unfinished work on an output, in :attr:`folder`; made by :meth:`Output.claimed`."""
+    """Unfinished work on an output: a folder for states that the next start continues from."""
 
     output: Output
+    folder: Path
     published: bool = False
-
-    @property
-    def folder(self) -> Path:
-        """Folder for states that the next start continues from."""
-        return self.output.work
 
     def begin(self) -> None:
         """Keep the states of earlier work on the same result, and remove those of another."""
@@ -157,8 +149,7 @@ class Work:
         except CogError:  # missing, or damaged by others
             is_continued = False
         _empty(self.folder, "stage-*" if is_continued else "*")
-        if not is_continued:
-            files.write_json(note, identity)
+        files.write_json(note, identity)
         with contextlib.suppress(CogError):
             self.published = self.output.has_result()
 
@@ -190,23 +181,23 @@ class Work:
 
 def state(path: Path, record: str) -> State:
     """Return the state of the output folder ``path`` with the last file ``record``, from files alone."""
-    folder = Output(path, {}).work
-    if (path / record).is_file() or not folder.is_dir():
-        return State(DONE if (path / record).is_file() else MISSING)
-    with contextlib.suppress(OSError), locked(folder, look=True) as is_free:
-        if not is_free and not (path / record).is_file():
-            return State(RUNNING, _owner(folder))
-    try:
-        failure = files.read_object(folder / FAILURE_FILE, largest=1 << 20)
-    except CogError:
-        return State(DONE if (path / record).is_file() else INTERRUPTED)
-    return State(FAILED, str(failure.get("reason", "")))
+    folder, result = Output(path, {}).work, path / record
+    if result.is_file() or not folder.is_dir():
+        return State(DONE if result.is_file() else MISSING)
+    owner, failure = _owner(folder), None
+    with contextlib.suppress(CogError):
+        failure = str(files.read_object(folder / FAILURE_FILE, largest=1 << 20).get("reason"))
+    if result.is_file():  # published in between
+        return State(DONE)
+    if owner:
+        return State(RUNNING, owner)
+    return State(INTERRUPTED) if failure is None else State(FAILED, failure)
 
 
 def differences(stored: Mapping[str, Any], wanted: Mapping[str, Any], prefix: str = "") -> list[str]:
     """Return the differences of two identities as ``key: old -> new``, nested keys joined by dots."""
     changes = []
-    for key in [*stored, *(key for key in wanted if key not in stored)]:
+    for key in {**stored, **wanted}:
         old, new = stored.get(key), wanted.get(key)
         if isinstance(old, Mapping) and isinstance(new, Mapping):
             changes += differences(old, new, f"{prefix}{key}.")
@@ -216,13 +207,10 @@ def differences(stored: Mapping[str, Any], wanted: Mapping[str, Any], prefix: st
 
 
 @contextlib.contextmanager
-def locked(folder: Path, *, look: bool = False) -> Iterator[bool]:
-    """Lock a folder, which is made, in the block; yield False when another process keeps it locked.
-
-    With ``look``, only look: observers do not disturb each other, and an owner waits for them.
-    """
-    end = time.monotonic() + (0 if look else 1)
-    while (lock := _lock(folder, look)) is None and time.monotonic() < end:
+def locked(folder: Path) -> Iterator[bool]:
+    """Lock a folder, which is made, in the block; yield False when another process keeps it for a second."""
+    end = time.monotonic() + 1
+    while (lock := _lock(folder)) is None and time.monotonic() < end:
         time.sleep(0.01)
     try:
         yield lock is not None
@@ -232,18 +220,14 @@ def locked(folder: Path, *, look: bool = False) -> Iterator[bool]:
             os.close(lock)
 
 
-def _lock(folder: Path, look: bool) -> int | None:
-    flags = (os.O_RDONLY if look else os.O_RDWR | os.O_CREAT) | os.O_NOFOLLOW | os.O_NONBLOCK
+def _lock(folder: Path) -> int | None:
     try:
-        if not look:
-            folder.mkdir(parents=True, exist_ok=True)
-        lock = os.open(folder / _LOCK, flags, 0o666)
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
     except (FileNotFoundError, FileExistsError):  # its last owner has just removed the folder
-        if look:
-            raise
         return None
     try:
-        fcntl.flock(lock, (fcntl.LOCK_SH if look else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         is_ours = os.path.samestat(os.fstat(lock), os.stat(folder / _LOCK))
     except (BlockingIOError, FileNotFoundError):
         is_ours = False
@@ -252,18 +236,20 @@ def _lock(folder: Path, look: bool) -> int | None:
     if not is_ours:
         os.close(lock)
         return None
-    if not look:
-        with contextlib.suppress(OSError):  # a full disk: the name is for messages alone
-            os.pwrite(lock, f"{socket.gethostname()}, process {os.getpid()}".ljust(80).encode(), 0)
+    with contextlib.suppress(OSError):  # a full disk: the name is for messages alone
+        os.pwrite(lock, f"{socket.gethostname()}, process {os.getpid()}".ljust(80).encode(), 0)
     _held.add(lock)
     return lock
 
 
 def _owner(folder: Path) -> str:
-    try:
-        return files.contents(folder / _LOCK, largest=1 << 12).decode("utf-8", "replace").strip()
-    except CogError:
-        return "unknown host"
+    """Return who keeps a folder locked, or ""; who asks does not disturb others who ask, and owners wait."""
+    with contextlib.suppress(OSError), files.open_regular(folder / _LOCK) as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return lock.read(80).decode("utf-8", "replace").strip() or "unknown"
+    return ""
 
 
 def _empty(folder: Path, pattern: str) -> None:

@@ -20,7 +20,7 @@ from typing import IO, Any, ClassVar
 
 import numpy as np
 
-from cog.errors import CogError, UnsafeFileError, first_line
+from cog.errors import CogError, UnsafeFileError, first_line, os_errors_explained
 from cog.runtime import files
 
 
@@ -28,14 +28,11 @@ from cog.runtime import files
 def explained(path: str | os.PathLike[str], kind: str) -> Iterator[None]:
     """Turn the errors of a block that reads a file of a kind into one line: a CogError with its path."""
     try:
-        yield
-    except OSError as error:
-        raise CogError(f"cannot read {path}: {error.strerror or error}") from error
+        with os_errors_explained(f"cannot read {path}"):
+            yield
     except UnsafeFileError as error:
-        raise UnsafeFileError(
-            f"refused to read {path}: it contains {error}; expected only plain containers, text, numbers and "
-            "arrays; get the file from its authors again"
-        ) from None
+        expected = "expected only plain containers, text, numbers and arrays; get it from its authors again"
+        raise UnsafeFileError(f"refused to read {path}: it contains {error}; {expected}") from None
     except CogError:
         raise
     except Exception as error:  # libraries have no list, and broken files raise nearly every type
@@ -71,16 +68,19 @@ def set_state(made: Any, state: Any) -> None:
         raise UnsafeFileError(f"a state of {type(made).__name__}")
 
 
-def _key(key: Any) -> Any:
-    """Return a key or an element of a set: the hash of deeply nested tuples would end the process."""
-    if isinstance(key, tuple) and any(isinstance(part, tuple) for part in key):
+def _hashable(keys: Any) -> list[Any]:
+    """Return keys or elements of a set: the hash of deeply nested tuples would end the process."""
+    keys = list(keys)
+    if any(isinstance(part, tuple) for key in keys if isinstance(key, tuple) for part in key):
         raise UnsafeFileError("a key of tuples in tuples")
-    return key
+    return keys
 
 
 def mapping(pairs: Any = ()) -> dict[Any, Any]:
     """Return the dict of pairs in a file, or a copy of a dict."""
-    return {_key(key): value for key, value in (pairs.items() if isinstance(pairs, dict) else pairs)}
+    pairs = list(pairs.items() if isinstance(pairs, dict) else pairs)
+    _hashable(key for key, _ in pairs)
+    return dict(pairs)
 
 
 def _encode(text: str, encoding: str) -> bytes:
@@ -89,12 +89,11 @@ def _encode(text: str, encoding: str) -> bytes:
     return text.encode("latin1")
 
 
-def _with_keys(load: Callable[[Any], None], keys: slice) -> Callable[[Any], None]:
+def _judged(load: Callable[[Any], None], keys: slice) -> Callable[[Any], None]:
     """Return a step of unpickling that judges first what it hashes, which ``keys`` selects on the stack."""
 
     def judged(reader: Any) -> None:
-        for key in reader.stack[keys]:
-            _key(key)
+        _hashable(reader.stack[keys])
         load(reader)
 
     return judged
@@ -113,8 +112,8 @@ _NAMES: dict[str, Any] = {
     "collections.defaultdict": lambda factory=None: {},
     "builtins.dict": mapping,
     "builtins.list": list,
-    "builtins.set": lambda items=(): set(map(_key, items)),
-    "builtins.frozenset": lambda items=(): frozenset(map(_key, items)),
+    "builtins.set": lambda items=(): set(_hashable(items)),
+    "builtins.frozenset": lambda items=(): frozenset(_hashable(items)),
     **{f"builtins.{name}": name for name in ("int", "float", "str")},  # of default dicts
 }
 
@@ -127,42 +126,32 @@ class Reader(pickle._Unpickler):  # type: ignore[name-defined, misc]  # in Pytho
 
     stack: list[Any]
     dispatch: ClassVar[dict[int, Any]] = dict(pickle._Unpickler.dispatch)  # type: ignore[attr-defined]
+    build = staticmethod(set_state)
 
     def __init__(self, data: bytes) -> None:
         super().__init__(io.BytesIO(data), encoding="latin-1", fix_imports=False)
 
-    def stand_in(self, module: str, name: str) -> Any:
-        """Return a value or a function for a name; None to refuse it."""
-        usual = f"{module}.{name}".replace("numpy._core.", "numpy.core.")
-        return _NAMES.get(usual.replace("__builtin__.", "builtins."))
-
     def find_class(self, module: str, name: str, /) -> Any:
-        """Return the stand-in of a name; nothing is imported."""
-        if (found := self.stand_in(module, name)) is None:
+        """Return what stands for a name; nothing is imported."""
+        usual = f"{module}.{name}".replace("numpy._core.", "numpy.core.").replace("__builtin__.", "builtins.")
+        if usual not in _NAMES:
             raise UnsafeFileError(f"{module}.{name}"[:200])
-        return found
+        return _NAMES[usual]
 
     def get_extension(self, code: int) -> Any:
         """Refuse names by number: the registry may have been filled by others."""
         raise UnsafeFileError("a name of the extension registry")
-
-    def build(self, made: Any, state: Any) -> None:
-        """Set the state of an object, see :func:`set_state`."""
-        set_state(made, state)
 
     def _load_build(self) -> None:
         state = self.stack.pop()
         self.build(self.stack[-1], state)
 
     dispatch[pickle.BUILD[0]] = _load_build
-    for _step, _keys in (
-        (pickle.SETITEM, slice(-2, -1)),
-        (pickle.SETITEMS, slice(0, None, 2)),
-        (pickle.DICT, slice(0, None, 2)),
-        (pickle.ADDITEMS, slice(None)),
-        (pickle.FROZENSET, slice(None)),
-    ):
-        dispatch[_step[0]] = _with_keys(dispatch[_step[0]], _keys)
+    dispatch[pickle.SETITEM[0]] = _judged(dispatch[pickle.SETITEM[0]], slice(-2, -1))
+    for _step in (pickle.SETITEMS[0], pickle.DICT[0]):
+        dispatch[_step] = _judged(dispatch[_step], slice(0, None, 2))
+    for _step in (pickle.ADDITEMS[0], pickle.FROZENSET[0]):
+        dispatch[_step] = _judged(dispatch[_step], slice(None))
 
 
 def load_pickle(path: str | os.PathLike[str], *, largest: int = 1 << 26) -> Any:
@@ -187,11 +176,8 @@ def require_stored(archive: IO[bytes]) -> IO[bytes]:
 def load_torch(path: str | os.PathLike[str], *, allow: Sequence[Any] = (), mmap: bool = False) -> Any:
     """Read (or map) a file of ``torch.save`` with ``weights_only=True``; tensors are on the CPU.
 
-    ``allow`` has classes that the file may name beside tensors and plain containers, for this call only.
-
-    Raises:
-        UnsafeFileError: the file names another class, or would grow when unpacked.
-        CogError: the file is missing or damaged.
+    ``allow`` has classes that it may name beside tensors and plain containers. A CogError says why it cannot
+    be read, an UnsafeFileError that it names another class, or would grow when unpacked.
     """
     import torch
 

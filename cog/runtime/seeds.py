@@ -1,8 +1,4 @@
-"""One independent random stream per choice, all derived from the run's seed.
-
-No stream depends on the device, or on the draws from another one: in the original toolkit, the final few-shot
-draw depends on the number of trials before it.
-"""
+"""One independent random stream per choice, derived from the seed: not from the device or other draws."""
 
 from __future__ import annotations
 

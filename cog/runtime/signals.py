@@ -12,7 +12,6 @@ import os
 import signal
 import subprocess
 from collections.abc import Iterator
-from types import FrameType
 
 from cog.errors import CogError
 
@@ -32,18 +31,9 @@ class Interrupted(CogError):
 
 @contextlib.contextmanager
 def deferred() -> Iterator[None]:
-    """Defer signals in the block to the next :func:`check`; forked workers end by them, and nohup counts."""
-    process = os.getpid()
-    hangup_is_ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-
-    def note(number: int, frame: FrameType | None) -> None:
-        if os.getpid() == process:
-            _received.append(signal.Signals(number).name)
-        else:
-            signal.signal(number, signal.SIG_DFL)
-            os.kill(os.getpid(), number)
-
-    previous = {number: signal.signal(number, note) for number in SIGNALS[: 2 if hangup_is_ignored else 3]}
+    """Defer signals in the block to the next :func:`check`; a hangup stays ignored under nohup."""
+    numbers = SIGNALS[: 2 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else 3]
+    previous = {n: signal.signal(n, lambda n, _: _received.append(signal.Signals(n).name)) for n in numbers}
     try:
         yield
     finally:
@@ -64,10 +54,7 @@ def check(saved: str) -> None:
 
 
 def requeue(message: str) -> None:
-    """Queue this task of a SLURM array again if, by its message, SIGUSR1 (the time limit) ended it.
-
-    Who sends SIGTERM (``scancel``, a preemption) decides what follows.
-    """
+    """Queue this task of a SLURM array again if, by its message, SIGUSR1 (the time limit) ended it."""
     task, n_restarts = os.environ.get("SLURM_ARRAY_TASK_ID"), os.environ.get("SLURM_RESTART_COUNT") or 0
     if message.startswith("ended by SIGUSR1") and task and int(n_restarts) < 100:
         job = f"{os.environ['SLURM_ARRAY_JOB_ID']}_{task}"  # the number alone can mean the whole array

@@ -22,7 +22,7 @@ from cog.errors import CogError, FailedImagesError
 from cog.features import run
 from cog.features.extract import Extractor
 from cog.runtime import memory, output, signals
-from cog.runtime.ranks import Rank
+from cog.runtime.memory import Rank
 
 MODELS = ("placed_a", "placed_b", "placed_c")
 

@@ -10,7 +10,7 @@ import torch
 
 from cog.errors import CogError
 from cog.runtime import device, files, memory, seeds, signals
-from cog.runtime.ranks import Rank, this_rank
+from cog.runtime.memory import Rank, this_rank
 from cog.runtime.signals import Interrupted, check, deferred, requested
 
 
