@@ -1,7 +1,5 @@
 """Common parts of the scripts: flag types, ``KEY VALUE`` options, and errors in one line."""
 
-from __future__ import annotations
-
 import argparse
 import logging
 import os

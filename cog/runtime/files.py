@@ -1,7 +1,5 @@
 """Atomic writing of files, reading of regular files with a limit, hashes, and checks of paths."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import hashlib
@@ -19,10 +17,7 @@ from cog.errors import CogError, os_errors_explained
 
 @contextlib.contextmanager
 def atomic_write(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
-    """Open a temporary file that replaces ``path`` when the block succeeds; a CogError says why it cannot.
-
-    The data reach the disk before the name does: a crash leaves the old file or the new one.
-    """
+    """Open a file that replaces ``path`` when the block succeeds and the data are on the disk."""
     path = Path(path)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:

@@ -1,7 +1,5 @@
 """The log of the package: on standard error, in one file per output, and the progress of long work."""
 
-from __future__ import annotations
-
 import contextlib
 import datetime
 import logging

@@ -1,7 +1,5 @@
 """The share of this process: processors, memory, and its number among several of ``torchrun`` or ``srun``."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re
@@ -39,11 +37,7 @@ def n_processors() -> int:
 
 
 def available_memory(proc: Path = Path("/proc"), control: Path = Path("/sys/fs/cgroup")) -> int | None:
-    """Return the bytes that can be allocated without swapping; None if that is unknown.
-
-    The minimum of ``MemAvailable`` and of the rooms of the control groups (version 2) of this process, whose
-    file caches count as free: a SLURM job or a container may use less than the machine has.
-    """
+    """Return the bytes that the machine and the control groups (version 2) leave to this process, or None."""
     rooms, group = [], control
     with contextlib.suppress(OSError, IndexError):
         rooms.append(1024 * int(re.findall(r"MemAvailable:\s+(\d+)", (proc / "meminfo").read_text())[0]))

@@ -5,8 +5,7 @@
     seed-22/            the result: complete, or not there
     .seed-22.work/      unfinished work: lock, identity.json, saved states, program.log, failed.json
 
-The same command gives the same bits: a result that two processes compute costs time and is never wrong.
-The lock only saves that time; where a file system has none, work goes on without.
+The same command gives the same bits, so the lock only saves time: without locks, nothing is ever wrong.
 """
 
 from __future__ import annotations
@@ -76,10 +75,7 @@ class Output:
         return files.read_object(path) if os.path.lexists(path) else None
 
     def is_done(self, *, overwrite: bool = False) -> bool:
-        """Return whether the result is there; with ``overwrite``, False where another one is to be replaced.
-
-        A CogError names the differences of another result, or the files of others.
-        """
+        """Return whether the result is there; another one is a CogError, or False with ``overwrite``."""
         is_done = self.has_result(overwrite=overwrite)
         if is_done and self.work.is_dir():  # left by a process that was killed after the publication
             with contextlib.suppress(CogError, OSError), self.claimed():
@@ -111,8 +107,7 @@ class Output:
     def claimed(self) -> Iterator[Work]:
         """Work on the output in the block; a BusyError when another process does.
 
-        What it leaves in the work folder is there at the next start, also the reason of a failure. If the
-        yielded work is ``published``, another process has just finished the result.
+        If the yielded work is ``published``, another process has just finished the result.
         """
         with locked(self.work) as is_owner:
             if not is_owner:
@@ -184,14 +179,12 @@ def state(path: Path, record: str) -> State:
     folder, result = Output(path, {}).work, path / record
     if result.is_file() or not folder.is_dir():
         return State(DONE if result.is_file() else MISSING)
-    owner, failure = _owner(folder), None
-    with contextlib.suppress(CogError):
-        failure = str(files.read_object(folder / FAILURE_FILE, largest=1 << 20).get("reason"))
-    if result.is_file():  # published in between
-        return State(DONE)
-    if owner:
-        return State(RUNNING, owner)
-    return State(INTERRUPTED) if failure is None else State(FAILED, failure)
+    found = State(INTERRUPTED)
+    if owner := _owner(folder):
+        found = State(RUNNING, owner)
+    with contextlib.suppress(CogError):  # an owner has removed the reason of an earlier failure
+        found = State(FAILED, str(files.read_object(folder / FAILURE_FILE, largest=1 << 20).get("reason")))
+    return State(DONE) if result.is_file() else found  # published in between
 
 
 def differences(stored: Mapping[str, Any], wanted: Mapping[str, Any], prefix: str = "") -> list[str]:

@@ -1,11 +1,8 @@
-"""The only place where serialized objects are opened: pickles, files of torch and safetensors, zip files.
+"""The only place where serialized objects are opened, which may be hostile: no name in a file is imported.
 
-Unpickling can import any module and call any function, and files from the internet may be hostile. Here no
-name of a file is imported: pickles get stand-ins from a closed table, files of torch go through
-``weights_only=True``, and zip archives are judged by their directory before a record is read.
+Pickles get stand-ins from a closed table, files of torch go through ``weights_only=True``, and zip archives
+are judged by their directory before a record is read.
 """
-
-from __future__ import annotations
 
 import contextlib
 import io
@@ -119,10 +116,7 @@ _NAMES: dict[str, Any] = {
 
 
 class Reader(pickle._Unpickler):  # type: ignore[name-defined, misc]  # in Python: it asks for every name
-    """Reader of plain containers, strings, bytes, numbers and numpy arrays in a pickle of any version.
-
-    Strings of Python 2 are Latin-1, numpy scalars become Python values; a name without a stand-in is refused.
-    """
+    """Reader of plain containers, text, numbers and numpy arrays in a pickle of any version."""
 
     stack: list[Any]
     dispatch: ClassVar[dict[int, Any]] = dict(pickle._Unpickler.dispatch)  # type: ignore[attr-defined]
@@ -174,10 +168,9 @@ def require_stored(archive: IO[bytes]) -> IO[bytes]:
 
 
 def load_torch(path: str | os.PathLike[str], *, allow: Sequence[Any] = (), mmap: bool = False) -> Any:
-    """Read (or map) a file of ``torch.save`` with ``weights_only=True``; tensors are on the CPU.
+    """Read (or map) a file of ``torch.save`` onto the CPU; ``allow`` has classes that it may name.
 
-    ``allow`` has classes that it may name beside tensors and plain containers. A CogError says why it cannot
-    be read, an UnsafeFileError that it names another class, or would grow when unpacked.
+    An UnsafeFileError names another class, a CogError says why it cannot be read.
     """
     import torch
 

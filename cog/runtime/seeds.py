@@ -1,7 +1,5 @@
 """One independent random stream per choice, derived from the seed: not from the device or other draws."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 

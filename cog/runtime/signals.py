@@ -1,10 +1,7 @@
-"""Orderly end of a process when a cluster ends its job.
+"""Orderly end of a process: at the end of every unit, long work looks for a signal, saves, and ends.
 
-Schedulers announce the end of a job by SIGTERM or SIGUSR1 and kill it a little later; SIGHUP says that the
-terminal was closed. At the end of every unit, long work tests for such a signal, saves its state, and ends.
+Schedulers announce the end of a job by SIGTERM or SIGUSR1; SIGHUP says that the terminal was closed.
 """
-
-from __future__ import annotations
 
 import contextlib
 import logging

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 import subprocess
 import sys
@@ -11,7 +10,6 @@ import pytest
 
 from cog.errors import CogError, FailedImagesError
 from cog.runtime import cli
-from cog.runtime.log import set_up_logging
 
 
 @pytest.fixture
@@ -109,17 +107,11 @@ def test_out_of_memory_is_one_line_and_bugs_keep_their_traceback(capsys, monkeyp
     assert "Traceback" in ends(raising(CogError("bad")), capsys)[1]
 
 
-@pytest.mark.parametrize(
-    ("variable", "colored"), [("COG_NONE=1", True), ("NO_COLOR=1", False), ("TERM=dumb", False)]
-)
-def test_levels_are_colored_on_terminals_alone(capsys, monkeypatch, variable, colored):
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv(*variable.split("="))
+def test_levels_are_colored_on_terminals_alone(capsys, monkeypatch):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    text = ends(raising(CogError("bad")), capsys)[1]
-    assert "\x1b[" in text if colored else text == "error: bad\n"
-    set_up_logging()
-    assert len(logging.getLogger("cog").handlers) == 1
+    for terminal, begin in (("xterm", "\x1b["), ("dumb", "error: bad\n")):
+        monkeypatch.setenv("TERM", terminal)
+        assert ends(raising(CogError("bad")), capsys)[1].startswith(begin)
 
 
 def test_a_reader_that_goes_away_and_a_full_disk_end_quietly(python, repository):

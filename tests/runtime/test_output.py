@@ -157,6 +157,8 @@ def test_states_from_missing_to_done(tmp_path):
     with pytest.raises(ZeroDivisionError), out.claimed() as work:
         running = state(out.path, out.record)
         assert running.word == "running" and f"process {os.getpid()}" in running.detail
+        with pytest.raises(BusyError, match=rf"another process works on .*{os.getpid()}\)"), out.claimed():
+            pass
         (work.folder / "state").write_text("1")
         raise ZeroDivisionError("no data")
     assert state(out.path, out.record) == State("failed", "no data")
@@ -227,13 +229,6 @@ def test_records_that_are_none_are_refused_in_one_line(tmp_path, record):
     assert job(target, "new", overwrite=True) == 3 and content(target) == "new"
     assert state(tmp_path / "seed-37", "results.json").word in ("interrupted", "failed")
     assert job(tmp_path / "seed-37", "new") == 3
-
-
-def test_a_second_process_is_refused_with_the_owner_named(tmp_path):
-    out = Output(tmp_path / "seed-22", {"seed": 22})
-    with out.claimed(), pytest.raises(BusyError, match=rf"another process works on .*{os.getpid()}\)"):
-        with out.claimed():
-            pass
 
 
 def test_a_worker_that_outlives_its_killed_parent_does_not_keep_the_lock(tmp_path):

@@ -79,24 +79,20 @@ def test_a_device_is_accepted_when_a_product_on_it_ran(monkeypatch):
 
 
 @pytest.mark.parametrize("is_newer", [False, True])
-def test_float32_is_exact_after_either_interface_and_is_put_back(is_newer):
+def test_float32_is_exact_after_either_interface_and_is_put_back(monkeypatch, is_newer):
     backends = torch.backends
-
-    def now():
-        settings = (backends.cuda.matmul, backends.mkldnn.matmul, backends.cudnn.conv)
-        return [each.fp32_precision for each in settings], backends.cudnn.benchmark
-
+    settings = (backends.cuda.matmul, backends.mkldnn.matmul, backends.cudnn.conv)
     if is_newer:
-        backends.fp32_precision = "tf32"
+        monkeypatch.setattr(backends, "fp32_precision", "tf32")
     else:
         torch.set_float32_matmul_precision("high")
-    before = now()
+    before = [each.fp32_precision for each in settings]
     try:
         with device.exact_float32():
-            assert not {"tf32", "bf16"} & {*now()[0]} and backends.cudnn.deterministic
+            assert not {"tf32", "bf16"} & {each.fp32_precision for each in settings}
         with device.exact_float32(tf32=True):
-            assert backends.cuda.matmul.fp32_precision == "tf32"
-        assert now() == before
+            assert backends.cuda.matmul.fp32_precision == "tf32" and backends.cudnn.deterministic
+        assert [each.fp32_precision for each in settings] == before
     finally:
         backends.fp32_precision = "none"
         torch.set_float32_matmul_precision("highest")
