@@ -4,11 +4,12 @@ import contextlib
 import functools
 import hashlib
 import json
+import math
 import os
 import pickle
 import secrets
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -84,9 +85,16 @@ def write_json(path: str | os.PathLike[str], data: Any) -> None:
 
 
 def plain(value: Any) -> Any:
-    """Return ``value`` as JSON gives it back: arrays and tuples as lists, NaN and infinity as None."""
-    text = json.dumps(value, default=lambda other: other.tolist() if hasattr(other, "tolist") else str(other))
-    return json.loads(text, parse_constant=lambda name: None)
+    """Return ``value`` in the types of JSON: arrays and tuples as lists, NaN and infinity as None."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(entry) for key, entry in value.items()}
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    if isinstance(value, str | int) or value is None:
+        return value
+    if isinstance(value, Sequence):
+        return [plain(entry) for entry in value]
+    return plain(value.tolist()) if hasattr(value, "tolist") else str(value)
 
 
 def write_pickle(path: str | os.PathLike[str], data: Any) -> None:
