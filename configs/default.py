@@ -32,7 +32,7 @@ _C.FT_EXTRACT.IMAGE_NORM = CfgNode()
 _C.FT_EXTRACT.IMAGE_NORM.MEAN = [0.485, 0.456, 0.406]
 _C.FT_EXTRACT.IMAGE_NORM.STD = [0.229, 0.224, 0.225]
 # Truncated files: False counts them as failed images (Pillow's default), True fills the missing part
-# with gray, as the original toolkit does.
+# with gray, as the authors' toolkit does.
 _C.FT_EXTRACT.LOAD_TRUNCATED_IMAGES = False
 # Images per forward pass on a GPU, and per batch of decoded images.
 _C.FT_EXTRACT.BATCH_SIZE = 128
@@ -43,7 +43,7 @@ _C.FT_EXTRACT.N_WORKERS = -1
 # 10 bits. "fp16" / "bf16": automatic mixed precision.
 _C.FT_EXTRACT.PRECISION = "fp32"
 # Type of the features in X_Y.pth: "float32", or rounded to "float16" (values up to 65504) or "bfloat16",
-# which take half the space on the disk. This toolkit reads all three types; the original toolkit reads
+# which take half the space on the disk. This toolkit reads all three types; the authors' toolkit reads
 # float32.
 _C.FT_EXTRACT.SAVE_DTYPE = "float32"
 
