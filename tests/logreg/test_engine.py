@@ -43,14 +43,22 @@ def test_weights_equal_those_of_torch_sgd(s, k, n, momentum, n_shot):
     assert max(error(trained, spec, settings, i, j) for i in {0, s - 1} for j in {0, k // 2, k - 1}) < 1e-6
 
 
-@pytest.mark.slow
+def test_steps_of_other_devices_equal_torch_sgd(monkeypatch):
+    monkeypatch.setattr(step, "ONE_PASS", ())
+    trained = fit(spec := spec_of(1, 3), QUICK)[1]
+    assert max(error(trained, spec, QUICK, 0, k) for k in range(3)) < 1e-6
+
+
+@pytest.mark.parametrize("is_compiled", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize(("s", "k", "n"), [(5, 1, 1000), (2, 3, 1024)])
-def test_fused_steps_equal_those_in_place(monkeypatch, precision, s, k, n):
-    """Compiled here for the CPU; twenty at a time, the last batch is filled up."""
+def test_fused_steps_equal_torch_sgd_and_those_in_place(monkeypatch, precision, s, k, n, is_compiled):
+    """Here on the CPU; twenty at a time, the last batch is filled up."""
     spec, tolerance = spec_of(s, k, n=n, record=k == 1), {"fp32": 1e-6, "bf16": 5e-3}[precision]
     in_place = fit(spec, QUICK, precision=precision)[1]
     monkeypatch.setattr(step, "has_compiler", lambda device_type: True)
+    if not is_compiled:
+        monkeypatch.setattr(step, "compiled", lambda function, *key: function)
     fused = fit(spec, QUICK, precision=precision)[1]
     assert max(error(fused, spec, QUICK, i, j) for i in range(s) for j in range(k)) < tolerance
     for one, other in zip(fused.logs, in_place.logs, strict=True):
