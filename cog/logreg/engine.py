@@ -260,9 +260,10 @@ def _starts(device: torch.device, dim: int, n_classes: int, *seeds: int) -> Laye
 def _draw_orders(seeds: list[int], n: int, epochs: range, *, pinned: bool) -> Iterator[Tensor]:
     """Yield the order of the samples of each seed in epochs, int64 ``(S, n)``; earlier ones are drawn."""
     generators = [cpu_generator(seed) for seed in seeds]
-    with ThreadPoolExecutor(len(generators)) as pool:  # a GPU would wait for five orders of a million rows
+    with ThreadPoolExecutor(len(generators)) as pool:
+        several = pool.map if pinned else map  # a GPU would wait for five orders of a million rows
         for epoch in range(epochs.stop):
             orders = torch.empty(len(seeds), n, dtype=torch.int64, pin_memory=pinned)
-            list(pool.map(lambda order, g: torch.randperm(n, generator=g, out=order), orders, generators))
+            list(several(lambda order, g: torch.randperm(n, generator=g, out=order), orders, generators))
             if epoch >= epochs.start:
                 yield orders
