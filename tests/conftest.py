@@ -18,12 +18,23 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 
 IN_CI = os.environ.get("CI", "").lower() in ("true", "1")
 
+#: Files that take longest, by all their tests; begun first, so that all processors have work until the end.
+LONGEST = (
+    *(
+        "test_checkpoints",
+        "test_models_golden",
+        "test_chunks",
+        "test_slurm",
+        "test_bash_scripts",
+        "test_kill",
+    ),
+    *("test_miniature", "test_paper_models", "test_engine", "test_wordnet", "test_logreg", "test_faults"),
+)
+
 
 def pytest_addoption(parser):
     parser.addoption("--slow", action="store_true", help="run the tests marked slow as well (or CI=true)")
-    parser.addoption(
-        "--slurm", action="store_true", help="run the tests marked slurm as well (so does --slow)"
-    )
+    parser.addoption("--slurm", action="store_true", help="run the tests marked slurm (so does --slow)")
 
 
 def pytest_configure(config):
@@ -42,32 +53,26 @@ def pytest_configure(config):
 
 
 def pytest_collection_modifyitems(config, items):
-    left_out = {"slow", "slurm"}
-    if config.getoption("--slow") or IN_CI:
-        left_out = set()
-    elif config.getoption("--slurm"):
-        left_out = {"slow"}
+    import torch
+
+    everything = config.getoption("--slow") or IN_CI
+    left_out = set() if everything else {"slow"} if config.getoption("--slurm") else {"slow", "slurm"}
     # Deselected instead of skipped, because skipping more than a thousand tests takes seconds.
     config.hook.pytest_deselected(items=[item for item in items if left_out & item.keywords.keys()])
     items[:] = [item for item in items if not left_out & item.keywords.keys()]
-    if needs_gpu := [item for item in items if "gpu" in item.keywords]:
-        import torch
-
-        for item in needs_gpu if not torch.cuda.is_available() else ():
+    places = {name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: places.get(item.path.stem, len(LONGEST)))
+    for item in items if not torch.cuda.is_available() else ():
+        if "gpu" in item.keywords:
             item.add_marker(pytest.mark.skip(reason="no CUDA device"))
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _one_thread():
-    """Use one thread: sums are then the same on every machine, and other programs share the processors."""
+def _process(tmp_path_factory):
+    """Use one thread (sums are then the same on every machine), and a cache of the tests (children, too)."""
     import torch
 
     torch.set_num_threads(1)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _cache_of_the_tests(tmp_path_factory):
-    """Write indexes of archives into a temporary folder, in child processes, too."""
     os.environ["COG_CACHE_DIR"] = str(tmp_path_factory.mktemp("cache"))
 
 
@@ -77,14 +82,10 @@ def _fresh_logging():
     logger = logging.getLogger("cog")
     logger.handlers, logger.propagate = [], True
     logger.setLevel(logging.NOTSET)
-    yield
-    logger.handlers, logger.propagate = [], True
-    logger.setLevel(logging.NOTSET)
 
 
 @pytest.fixture(scope="session")
 def repository() -> Path:
-    """Return the root of the checkout."""
     return REPOSITORY
 
 
@@ -111,7 +112,6 @@ def wordnet():
 
 @pytest.fixture(scope="session")
 def python() -> str:
-    """Return the interpreter for child processes."""
     return sys.executable
 
 
@@ -135,21 +135,17 @@ def _workshop_original(tmp_path_factory) -> tiny.Workshop:
 @pytest.fixture
 def workshop(_workshop_original, tmp_path) -> tiny.Workshop:
     """Return a :class:`tiny.Workshop` for one test, in ``tmp_path / "workshop"``."""
-    original = _workshop_original
-    root = tmp_path / "workshop"
-    shutil.copytree(original.root, root)
-    return tiny.Workshop(
-        root, *(root / Path(p).relative_to(original.root) for p in list(vars(original).values())[1:])
-    )
+    original, root = _workshop_original.root, tmp_path / "workshop"
+    shutil.copytree(original, root)
+    return tiny.Workshop(*(root / path.relative_to(original) for path in vars(_workshop_original).values()))
 
 
 @pytest.fixture
 def image_tree(tmp_path) -> Path:
     """Write ``{train,test}/<class>/*.png``, 3 classes of 3 images in each split, and return the folder."""
     for split, seed in (("train", 1), ("test", 2)):
-        tiny.write_class_folders(
-            tmp_path / "images" / split, classes=("crow", "duck", "wren"), suffix=".png", seed=seed
-        )
+        classes = "crow", "duck", "wren"
+        tiny.write_class_folders(tmp_path / "images" / split, classes=classes, suffix=".png", seed=seed)
     return tmp_path / "images"
 
 
@@ -162,10 +158,11 @@ def loader_file(tmp_path) -> Path:
 @pytest.fixture
 def feature_folders(tmp_path) -> tuple[Path, Path]:
     """Return folders of training and test features: 3 classes of 10 images, 8 dimensions."""
-    return (
-        tiny.write_features(tmp_path / "features_train", seed=0, name="tiny_net_birds_train"),
-        tiny.write_features(tmp_path / "features_test", seed=1, name="tiny_net_birds_test"),
+    train, test = (
+        tiny.write_features(tmp_path / f"features_{split}", seed=seed, name=f"tiny_net_birds_{split}")
+        for seed, split in enumerate(("train", "test"))
     )
+    return train, test
 
 
 @pytest.fixture

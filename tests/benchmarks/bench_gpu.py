@@ -48,22 +48,6 @@ def timed(function: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def feature_sets(n_rows: int, device: torch.device) -> list[FeatureSet]:
-    """Return training and test features on the host, drawn on the device."""
-    generator = torch.Generator(device).manual_seed(0)
-    centers = torch.randn(CLASSES, DIM, device=device, generator=generator)
-    sets = []
-    for n, split in ((n_rows, "train"), (TEST, "test")):
-        y = torch.arange(n) % CLASSES
-        x = torch.empty(n, DIM)
-        for part, labels in zip(x.split(65_536), y.split(65_536), strict=True):
-            rows = torch.randn(part.shape, device=device, generator=generator)
-            rows += 4.5 / DIM**0.5 * centers[labels.to(device)]
-            part.copy_(torch.nn.functional.normalize(rows))
-        sets.append(FeatureSet(x, y, f"bench_net_data_{split}"))
-    return sets
-
-
 def runs_of(**settings: int) -> list[Settings]:
     """Return the settings of five seeds."""
     return [Settings(seed=seed, batch_size=BATCH, **settings) for seed in SEEDS]
@@ -86,8 +70,8 @@ def tell_steps(engine: Engine, data: Data, *cases: tuple[int, int, str]) -> None
         tell(name, f"{1e6 * seconds / s / k:.1f} us ({rate:.0f} TFLOP/s)", goal)
 
 
-def tell_protocol(engine: Engine, data: Data) -> None:
-    """Compute the time of a protocol of five seeds from runs with few epochs."""
+def tell_protocols(engine: Engine, data: Data) -> None:
+    """Compute the time of a protocol of five seeds from runs with few epochs; measure N = 8 whole."""
     groups = [runs_of(n_epochs=n_epochs) for n_epochs in (1, 1, 3)]
     times = [timed(lambda runs=runs: run_protocol(data, runs, engine, print_freq=0)) for runs in groups]
     compiled, one, three = times
@@ -97,10 +81,6 @@ def tell_protocol(engine: Engine, data: Data) -> None:
     if engine.device.type == "cuda":
         peaks = torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
         tell("bf16: peak GPU memory", f"{peaks[0] / 1e9:.1f} GB, {peaks[1] / 1e9:.1f} GB reserved", "24 GB")
-
-
-def tell_few(engine: Engine, data: Data) -> None:
-    """Measure N = 8, whole."""
     run_protocol(data, runs_of(n_shot=8, n_epochs=2), engine, print_freq=0)
     whole = timed(lambda: run_protocol(data, runs_of(n_shot=8), engine, print_freq=0))
     tell("bf16: N = 8, 5 seeds, after compilation", f"{whole:.1f} s", "7 s")
@@ -125,7 +105,6 @@ def tell_plain(sets: list[FeatureSet], device: torch.device) -> None:
 
 
 def main() -> None:
-    """See the module's docstring."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--rows", type=int, default=1_100_000)
@@ -133,15 +112,14 @@ def main() -> None:
     device = torch.device(args.device)
     name = torch.cuda.get_device_name() if device.type == "cuda" else "cpu"
     tell(f"{name}, torch {torch.__version__}, Python {sys.version.split()[0]}", f"{args.rows} rows", "goal")
-    sets = feature_sets(args.rows, device)
+    sets = plain_logreg.feature_sets(args.rows, TEST, DIM, CLASSES, device)
     for precision in ("bf16", "tf32"):
         engine = Engine(device, precision)
         data = engine.prepare(*sets, runs_of()[0], n_seeds=len(SEEDS))
         tell("prepared", str(data.together))
         if precision == "bf16":
             tell_steps(engine, data, (1, 1, "60 us"), (5, 1, "35 us"), (1, 10, "28 us"))
-            tell_protocol(engine, data)
-            tell_few(engine, data)
+            tell_protocols(engine, data)
         else:
             tell_steps(engine, data, (5, 1, "61 us"))
         del data, engine

@@ -21,7 +21,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
@@ -36,42 +35,27 @@ CASES = {
 }
 
 
-def feature_sets(case: str) -> list[Any]:
-    """Return clustered, l2-normalized random features, about as hard to separate as real ones."""
-    import torch
-
-    from cog.features.feature_files import FeatureSet
-
-    n_train, n_test, dim, n_classes, _ = CASES[case]
-    generator = torch.Generator().manual_seed(0)
-    centers = torch.randn(n_classes, dim, generator=generator)
-    sets = []
-    for n, split in ((n_train, "train"), (n_test, "test")):
-        y = torch.arange(n) % n_classes
-        x = torch.randn(n, dim, generator=generator).add_(centers[y], alpha=4.5 / dim**0.5)
-        sets.append(FeatureSet(torch.nn.functional.normalize(x), y, f"bench_net_data_{split}"))
-    return sets
-
-
 def run(case: str, precision: str, n_epochs: int, seeds: list[int]) -> float:
     """Return the seconds of the protocol of seeds with the toolkit on the path."""
+    import plain_logreg
     import torch
 
     from cog.logreg.engine import Engine
     from cog.logreg.protocol import run_protocol
     from cog.logreg.settings import Settings
 
-    engine, how = Engine(torch.device("cpu"), precision), {"n_shot": CASES[case][4], "n_epochs": n_epochs}
-    runs = [Settings(seed=seed, n_trials=TRIALS, **how) for seed in seeds]
+    *sizes, n_shot = CASES[case]
+    engine, sets = Engine(torch.device("cpu"), precision), plain_logreg.feature_sets(*sizes)
+    runs = [Settings(seed=seed, n_trials=TRIALS, n_epochs=n_epochs, n_shot=n_shot) for seed in seeds]
     if not hasattr(engine, "prepare"):  # before classifiers were trained in lockstep
         from cog.logreg.preprocess import prepare
 
-        data = prepare(*feature_sets(case), engine)
+        data = prepare(*sets, engine)
         start = time.perf_counter()
         for one in runs:
             run_protocol(data, one, engine)
         return time.perf_counter() - start
-    data = engine.prepare(*feature_sets(case), runs[0], n_seeds=len(runs))
+    data = engine.prepare(*sets, runs[0], n_seeds=len(runs))
     start, most = time.perf_counter(), data.together.seeds
     for first in range(0, len(runs), most):
         run_protocol(data, runs[first : first + most], engine, print_freq=0)
@@ -83,19 +67,17 @@ def plain(case: str, n_epochs: int, n_runs: int) -> float:
     import plain_logreg
     import torch
 
-    train, test = feature_sets(case)
-    n_train, _, dim, n_classes, _ = CASES[case]
+    n_train, n_test, dim, n_classes, _ = CASES[case]
+    train, test = plain_logreg.feature_sets(n_train, n_test, dim, n_classes)
     cut = int(0.8 * n_train)
 
-    def seconds(x: Any, y: Any, scored: tuple[Any, Any]) -> float:
-        start = time.perf_counter()
-        plain_logreg.fit(torch.nn.Linear(dim, n_classes), (x, y), scored, lr=10.0, wd=1e-6, n_epochs=2)
+    def seconds(n: int, *scored: torch.Tensor) -> float:
+        start, model = time.perf_counter(), torch.nn.Linear(dim, n_classes)
+        plain_logreg.fit(model, (train.x[:n], train.y[:n]), scored, lr=10.0, wd=1e-6, n_epochs=2)
         return (time.perf_counter() - start) / 2
 
-    held_out = train.x[cut:], train.y[cut:]
-    seconds(train.x[:cut], train.y[:cut], held_out)
-    search = seconds(train.x[:cut], train.y[:cut], held_out)
-    return n_runs * n_epochs * (TRIALS * search + seconds(train.x, train.y, (test.x, test.y)))
+    _, search = [seconds(cut, train.x[cut:], train.y[cut:]) for _ in range(2)]
+    return n_runs * n_epochs * (TRIALS * search + seconds(n_train, test.x, test.y))
 
 
 def start(side: str, root: Path, words: list[str], threads: int) -> subprocess.Popen[str]:
@@ -136,10 +118,8 @@ def study(args: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    """See the module's docstring."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser, cases = argparse.ArgumentParser(description=__doc__.splitlines()[0]), [*CASES, "study"]
     parser.add_argument("--previous", type=Path, help="work tree of an earlier commit")
-    cases = [*CASES, "study"]
     parser.add_argument("--cases", nargs="+", choices=cases, default=cases)
     parser.add_argument("--precisions", nargs="+", choices=["bf16", "fp32"], default=["bf16", "fp32"])
     parser.add_argument("--repeats", type=int, default=3)
@@ -151,10 +131,8 @@ def main() -> None:
         side, case, precision, n_epochs, *seeds = args.one
         sys.path.append(str(HERE))
         if side == "plain":
-            print(plain(case, int(n_epochs), len(seeds)))
-        else:
-            print(run(case, precision, int(n_epochs), [*map(int, seeds)]))
-        return
+            return print(plain(case, int(n_epochs), len(seeds)))
+        return print(run(case, precision, int(n_epochs), [*map(int, seeds)]))
     for case in args.cases:
         for precision in args.precisions if case != "study" else ():
             compare(case, precision, args)

@@ -10,10 +10,29 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
 Set = tuple[torch.Tensor, torch.Tensor]
+
+
+def feature_sets(
+    n_train: int, n_test: int, dim: int, n_classes: int, device: torch.device | None = None
+) -> list[Any]:
+    """Return clustered, l2-normalized features on the host, drawn on the device, as hard as real ones."""
+    from cog.features.feature_files import FeatureSet
+
+    generator, sets = torch.Generator(device or "cpu").manual_seed(0), []
+    centers = torch.randn(n_classes, dim, device=device, generator=generator)
+    for n, split in ((n_train, "train"), (n_test, "test")):
+        x, y = torch.empty(n, dim), torch.arange(n) % n_classes
+        for part, labels in zip(x.split(65_536), y.split(65_536), strict=True):
+            rows = torch.randn(part.shape, device=device, generator=generator)
+            rows.add_(centers[labels.to(device)], alpha=4.5 / dim**0.5)
+            part.copy_(torch.nn.functional.normalize(rows))
+        sets.append(FeatureSet(x, y, f"bench_net_data_{split}"))
+    return sets
 
 
 def network(sizes: Sequence[int], activation: type[torch.nn.Module]) -> torch.nn.Sequential:

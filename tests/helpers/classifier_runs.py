@@ -158,5 +158,5 @@ def assert_continues(folder, spec, settings, **options):
             fit(spec, settings, unfinished=Killing(path, kill_after), **options)
         resumed = fit(spec, settings, unfinished=Killing(path), **options)[1]
         assert torch.equal(parameters(resumed), parameters(whole)) and resumed.logs == whole.logs
-        begun = fit(other, settings, unfinished=Killing(path), **options)[1]
-        assert torch.equal(parameters(begun), parameters(another))
+    begun = fit(other, settings, unfinished=Killing(path), **options)[1]
+    assert torch.equal(parameters(begun), parameters(another))

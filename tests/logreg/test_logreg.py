@@ -23,7 +23,7 @@ from cog.results import concept_counts
 from cog.runtime.output import Output, state
 from cog.runtime.signals import Interrupted
 
-SEEDS = ["--seeds", "22", "37", "45"]
+SEEDS = ["--seeds", "22", "37"]
 
 # --- Files
 
@@ -130,8 +130,8 @@ def test_complete_runs_of_a_group_are_skipped_and_one_in_the_way_stops_all(featu
     before = tiny.snapshot(tmp_path / "out/seed-37")
     logreg.main(command(feature_folders, tmp_path / "out", *SEEDS))
     assert tiny.snapshot(tmp_path / "out/seed-37") == before
-    assert capsys.readouterr().out.count("top-1:") == 4
-    assert complete(tmp_path) == [f"out/seed-{seed}" for seed in (22, 37, 45)]
+    assert capsys.readouterr().out.count("top-1:") == 3
+    assert complete(tmp_path) == ["out/seed-22", "out/seed-37"]
     shutil.rmtree(tmp_path / "out/seed-22")
     with pytest.raises(CogError, match=r"out/seed-37 has another result \(n_epochs: 4 -> 5\)"):
         logreg.main(command(feature_folders, tmp_path / "out", *SEEDS, "CLF.N_EPOCHS", "5"))
@@ -170,7 +170,7 @@ def test_a_run_on_other_features_is_another_run(feature_folders, tmp_path, split
 
 # --- Interrupted
 
-PAIRS = ["CLF.N_TRIALS", "12", "CLF.BATCH_SIZE", "8", *SEEDS]
+PAIRS = ["CLF.N_TRIALS", "11", "CLF.N_EPOCHS", "3", "CLF.BATCH_SIZE", "8", *SEEDS]
 
 
 @pytest.fixture
@@ -193,20 +193,20 @@ def signalled(monkeypatch):
     return set_up
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
-def test_interrupted_at_every_epoch_and_continued(feature_folders, tmp_path, signalled, caplog, number):
+def test_interrupted_at_every_epoch_and_continued(feature_folders, tmp_path, signalled, caplog):
     """One start per epoch somewhere in the group; each ends with what it has saved."""
     caplog.set_level("INFO", logger="cog")
     argv = command(feature_folders, tmp_path / "out", *PAIRS)
     offered = signalled(None)
     logreg.main(argv)
     n_offered = len(offered)
-    assert n_offered == 3 * 4  # in rounds of 10, 1 and 1, and the final training: but for the last epochs
+    assert n_offered == 2 * 3  # in rounds of 10 and 1, and the final training: but for the last epochs
     whole = contents(tmp_path / "out")
     shutil.rmtree(tmp_path / "out")
     sessions = 0
     while True:
         sessions += 1
+        number = (signal.SIGTERM, signal.SIGUSR1)[sessions % 2]
         signalled(1, number)
         try:
             assert logreg.main(argv) == 0
@@ -214,17 +214,17 @@ def test_interrupted_at_every_epoch_and_continued(feature_folders, tmp_path, sig
         except Interrupted as error:
             assert error.exit_code == 75
             assert re.search(rf"{number.name}: the training so far is saved; the same command", str(error))
-            found = {state(tmp_path / f"out/seed-{s}", "results.json").word for s in (22, 37, 45)}
+            found = {state(tmp_path / f"out/seed-{s}", "results.json").word for s in (22, 37)}
             assert found == {"interrupted"}
     assert sessions == n_offered + 1
     assert contents(tmp_path / "out") == whole and not list(tmp_path.rglob(".*"))
     log = (tmp_path / "out/seed-37/program.log").read_text()
-    assert log.count("command: ") == sessions and log.count("seed 37, trial 11") >= 1
+    assert log.count("command: ") == sessions and log.count("seed 37, trial 10") >= 1
 
 
 def test_other_versions_begin_again(feature_folders, tmp_path, signalled, caplog):
-    out, argv = tmp_path / "run", command(feature_folders, tmp_path / "run", *PAIRS[:4])
-    signalled(5)
+    out, argv = tmp_path / "run", command(feature_folders, tmp_path / "run", *PAIRS[:6])
+    signalled(4)
     with pytest.raises(Interrupted):
         logreg.main(argv)
     signalled(None)
@@ -252,7 +252,7 @@ def test_a_failure_is_noted_for_each_run_of_the_group(feature_folders, tmp_path,
         with pytest.raises(type(error)):
             logreg.main(argv)
     message = str(error) or "MemoryError"
-    for seed in (22, 37, 45):
+    for seed in (22, 37):
         found = state(tmp_path / f"out/seed-{seed}", "results.json")
         assert found.word == "failed" and message in found.detail
     assert logreg.main(argv) == 0 and not list(tmp_path.rglob(".*"))

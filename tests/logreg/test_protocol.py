@@ -78,7 +78,7 @@ def test_trials_are_those_of_optunas_own_loop():
     assert pairs == [(trial.lr, trial.wd) for trial in search.trials]
     assert any(trial.diverged for trial in search.trials)
     search.trials += [dataclasses.replace(search.best, number=23)]  # of equal ones, the first is the best
-    assert not search.best.diverged and search.best.val_top1 == study.best_value
+    assert not search.best.diverged and search.best.number == study.best_trial.number
 
 
 def test_trials_are_continued_by_their_group_alone(tmp_path, caplog):
@@ -123,7 +123,7 @@ def test_few_shot_draws_twice_and_never_from_the_held_out_rows():
     (result,) = run(dataclasses.replace(QUICK, n_shot=3), engine=engine)
     search, final = engine.specs[0].rows[0], engine.specs[-1].rows[0]
     assert torch.bincount(TRAIN.y[search]).tolist() == torch.bincount(TRAIN.y[final]).tolist() == [3] * 8
-    rng = seeds.numpy_rng(22, "draw", stage="final", n_shot=3)  # of its own: not that of the search
+    rng = seeds.numpy_rng(22, "draw", phase="final", n_shot=3)  # of its own: not that of the search
     assert torch.equal(final, sampling.draw_few_shot(TRAIN.y, torch.arange(1200), n_shot=3, rng=rng)[0])
     other = Spy()
     run(QUICK, engine=other)
