@@ -18,9 +18,7 @@ n_trials="${n_trials:-30}"
 
 source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/setup.sh" "$@"
 [[ ${#words[@]} -eq 0 ]] || die "unknown argument ${words[0]}; see --help"
-read -r n_train n_test more <<< "${images_per_concept}"
-[[ "${n_train}" =~ ^[1-9][0-9]*$ && "${n_test:-}" =~ ^[1-9][0-9]*$ && -z "${more}" ]] ||
-    die "images_per_concept=${images_per_concept}: expected two numbers, such as '80 50'"
+read -r n_train n_test <<< "${images_per_concept}"
 
 ensure_environment
 ensure_wordnet
@@ -42,11 +40,12 @@ export OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 n_jobs="$(env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc 2> /dev/null || echo 1)"
 ! nvidia-smi -L > /dev/null 2>&1 || [[ ${n_jobs} -le 4 ]] || n_jobs=4
 
+extraction="FT_EXTRACT.N_WORKERS 0 FT_EXTRACT.IMAGE_RESIZE_SIZE 64 FT_EXTRACT.IMAGE_CROP_SIZE 64"
+
 step() { echo -e "\n[$1/5] ${*:2} (after ${SECONDS} s)"; }
-study() { # MODELS SHOTS LOGS: features and classifiers of both splits of all data sets
-    run "${python}" -m cog study --log_dir "${output_dir}/$3" --model $1 --n_shot $2 --seeds ${seeds} \
-        --n_processes "${n_jobs}" CLF.N_TRIALS "${n_trials}" FT_EXTRACT.N_WORKERS 0 \
-        FT_EXTRACT.IMAGE_RESIZE_SIZE 64 FT_EXTRACT.IMAGE_CROP_SIZE 64 > "${output_dir}/logs/study.txt"
+untrained() { # SCRIPT ARGUMENTS...: of its log, errors are shown
+    run "${python}" "$1" --model miniature_random --dataset in1k cog_l1 cog_l2 cog_l3 cog_l4 cog_l5 "${@:2}" \
+        2> >(tee -a "${output_dir}/logs/untrained.txt" | grep "^error" >&2) > /dev/null
 }
 
 cat << EOF_TEXT
@@ -69,16 +68,22 @@ if [[ ! -f "${levels}/report.json" ]]; then
         --n_levels 5 --level_size 24 LEVELS.MIN_IMAGES "$((n_train + n_test))" LEVELS.N_TEST "${n_test}"
 fi
 
-step 3 "Train the network on the seen concepts"
-run "${python}" -m cog.miniature train --output_dir "${output_dir}"
+step 3 "Train the network on the seen concepts; at the same time, test the untrained one"
 # The pretraining data of the two networks: the seen concepts only, or none.
 printf '%s: {pretraining: IN-1K}\n' miniature_convnet miniature_random > "${models_file}"
+(trap - INT && exec "${python}" -m cog.miniature train --output_dir "${output_dir}") &
+training=$!
+trap 'kill "${training}" 2> /dev/null || true' EXIT
+untrained extract_features.py --split train test ${extraction}
+untrained logreg.py --seeds ${seeds} CLF.N_TRIALS "${n_trials}"
+wait "${training}" || exit $?
+trap - EXIT
 
-step 4 "Features of the trained and the untrained network, and classifiers on all images, ${n_jobs} tasks at a time"
-study "miniature_convnet miniature_random" 0 logs
+step 4 "Test the trained network: its features, and classifiers on all images and on ${shots} per concept"
+run "${python}" -m cog study --log_dir "${output_dir}/logs" --model miniature_convnet --n_shot 0 ${shots//,/ } \
+    --seeds ${seeds} --n_processes "${n_jobs}" CLF.N_TRIALS "${n_trials}" ${extraction} > "${output_dir}/logs/study.txt"
 
-step 5 "Classifiers of the trained network on ${shots} images per concept"
-study miniature_convnet "0 ${shots//,/ }" logs/fewshot # the page of step 4 stays
+step 5 "Compare the results with the known answer"
 report="${output_dir}/report.html"
 run "${python}" print_results.py --models_root_dir "${models_root_dir}" --seeds ${seeds} --report "${report}" --overwrite
 echo

@@ -21,9 +21,9 @@ TRAINED, UNTRAINED = "miniature_convnet", "miniature_random"
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one step, and return the exit code: 1 if the answer is not the known one."""
     parser = cli_tools.Parser(
-        "The generated miniature: draw its images (make), train its network on the seen concepts (train), or "
-        "show examples of all concepts in one picture, and the accuracies beside the known answer (check). "
-        "Existing images and networks are kept.",
+        "The generated miniature: draw its images and save an untrained network (make), train a network on "
+        "the seen concepts (train), or show examples of all concepts in one picture, and the accuracies "
+        "beside the known answer (check). Existing images and networks are kept.",
         has_keys=False,
     )
     parser.add_argument("step", choices=("make", "train", "check"), help="what to do, see above")
@@ -40,14 +40,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     if args.step == "make":
         world.make_world(folder, load_wordnet(), seed=args.seed, n_train=args.n_train, n_test=args.n_test)
-        return 0
-    if args.step == "train":
+    if args.step in ("make", "train"):
         from cog.miniature.network import N_EPOCHS, train_network
         from cog.paths import ModelDir
 
-        for model, n_epochs in ((UNTRAINED, 0), (TRAINED, N_EPOCHS)):
-            checkpoint = ModelDir(folder / "models", model).checkpoint
-            train_network(folder / world.IN1K_DIR / "train", checkpoint, n_epochs=n_epochs)
+        model, n_epochs = (UNTRAINED, 0) if args.step == "make" else (TRAINED, N_EPOCHS)
+        checkpoint = ModelDir(folder / "models", model).checkpoint
+        train_network(folder / world.IN1K_DIR / "train", checkpoint, n_epochs=n_epochs)
         return 0
     from cog.data.level_files import read_levels
     from cog.results.frame import average
@@ -63,8 +62,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     print("Top-1 accuracy of linear classifiers on the features, in percent", end="")
     print(f" (24 concepts per data set: guessing gives 4.2)\n\n{shown}\n")
     print(
-        "The trained network has learned the seen concepts. L1 holds their siblings, L5 snakes, conifers.\n"
+        "seen: the concepts that the trained network has learned; L1 to L5: concepts that are new to it, from"
     )
+    print("siblings of the seen ones in WordNet (L1) to other kingdoms (L5: snakes and conifers)\n")
     for text, holds in findings:
         print(f"{'as expected' if holds else 'NOT AS EXPECTED'}: {text}")
     return 0 if all(holds for _, holds in findings) else 1

@@ -16,7 +16,6 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from cog import constants
-from cog.data.pixels import load_rgb
 from cog.errors import CogError
 from cog.levels.wordnet import NounGraph
 from cog.runtime import files
@@ -84,20 +83,22 @@ def concept_traits(graph: NounGraph, wnid: str, seed: int) -> np.ndarray:
 
 
 def draw(traits: np.ndarray, n: int, rng: np.random.Generator) -> np.ndarray:
-    """Return images of one concept, uint8 ``(n, SIZE, SIZE, 3)``; pose, light, background and noise vary."""
+    """Return the first ``n`` of ``_CHUNK`` images of a concept, uint8 ``(n, SIZE, SIZE, 3)``, all different."""
     spread = np.array([0.7 if name.startswith("sky") else INDIVIDUAL for name in TRAITS])
-    each = (traits + rng.standard_normal((n, len(TRAITS))) * spread).astype(np.float32)
+    each = (traits + rng.standard_normal((_CHUNK, len(TRAITS))) * spread).astype(np.float32)[:n]
     t = {name: each[:, k, None, None] for k, name in enumerate(TRAITS)}
 
     def within(name: str, low: float, high: float) -> np.ndarray:
         return low + (high - low) / (1 + np.exp(-1.702 * t[name]))
 
     def uniform(low: float, high: float) -> np.ndarray:
-        return rng.uniform(low, high, (n, 1, 1)).astype(np.float32)
+        return rng.uniform(low, high, (_CHUNK, 1, 1)).astype(np.float32)[:n]
+
+    channels = np.array([0.0, 2.094, 4.189], np.float32)[:, None, None]  # before the rows: long inner loops
 
     def color(name: str, value: np.ndarray) -> np.ndarray:
-        hue = np.arctan2(t[f"{name}_a"], t[f"{name}_b"])[..., None]
-        return value[..., None] * (0.55 + 0.45 * np.cos(hue - np.array([0.0, 2.094, 4.189], np.float32)))
+        hue = np.arctan2(t[f"{name}_a"], t[f"{name}_b"])[:, None] - channels
+        return value[:, None] * (0.55 + 0.45 * np.cos(hue))
 
     axis = ((np.arange(SIZE) + 0.5) / SIZE * 2 - 1).astype(np.float32)
     x, y = axis[None, None, :] - uniform(-0.25, 0.25), axis[None, :, None] - uniform(-0.25, 0.25)
@@ -118,21 +119,22 @@ def draw(traits: np.ndarray, n: int, rng: np.random.Generator) -> np.ndarray:
     stripes = np.sin(wave * a + phase) + within("cross", 0, 1) * np.sin(wave * b + phase)
     pattern = (1 - rings) * stripes + rings * 1.5 * np.sin(wave * radius + phase)
     mark = within("contrast", 0.3, 1.0) / (1 + np.exp(-4 * pattern))
-    mark = np.where(inside < 0.2 * within("rim", -1, 1), 1.0, mark)[..., None]
+    mark = np.where(inside < 0.2 * within("rim", -1, 1), 1.0, mark)[:, None]
     body, ink = color("hue", within("value", 0.4, 1.0)), color("ink", 1.1 - within("value", 0.4, 1.0))
-    core = (np.hypot(u - within("place", -0.5, 0.5), v) < within("core", -0.3, 0.5))[..., None]
+    core = (np.hypot(u - within("place", -0.5, 0.5), v) < within("core", -0.3, 0.5))[:, None]
     surface = np.where(core, color("glow", uniform(0.8, 1.0)), body + mark * (ink - body))
     shade = 1 + 0.4 * x * uniform(-1, 1) + 0.3 * np.sin(uniform(2, 12) * y + phase)
     back = color("sky", uniform(0.3, 0.9) * shade)
-    image = back + (surface - back) / (1 + np.exp(np.clip(-30 * inside, -50, 50)))[..., None]
-    image = image * uniform(0.7, 1.15)[..., None] + 0.03 * rng.standard_normal(image.shape, np.float32)
+    image = back + (surface - back) / (1 + np.exp(np.clip(-30 * inside, -50, 50)))[:, None]
+    image = np.moveaxis(image * uniform(0.7, 1.15)[:, None], 1, -1)
+    image = image + 0.03 * rng.standard_normal(image.shape, np.float32)
     return (np.clip(image, 0, 1) * 255).astype(np.uint8)
 
 
 def concept_images(wnid: str, traits: np.ndarray, n: int, seed: int) -> np.ndarray:
     """Return the first ``n`` images of a concept, uint8 ``(n, SIZE, SIZE, 3)``, whatever ``n`` is."""
-    rngs = (np.random.default_rng([seed, int(wnid[1:]), chunk]) for chunk in range(-(-n // _CHUNK)))
-    return np.concatenate([draw(traits, _CHUNK, rng) for rng in rngs])[:n]
+    rngs = [np.random.default_rng([seed, int(wnid[1:]), chunk]) for chunk in range(-(-n // _CHUNK))]
+    return np.concatenate([draw(traits, min(_CHUNK, n - k * _CHUNK), rng) for k, rng in enumerate(rngs)])
 
 
 def make_world(folder: Path, graph: NounGraph, *, seed: int = 0, n_train: int = 80, n_test: int = 50) -> None:
@@ -187,7 +189,7 @@ def write_overview(folder: Path, graph: NounGraph, levels: Sequence[Sequence[str
             ImageDraw.Draw(caption).text((1, 1), graph.words(wnid).split(",")[0], fill="black")
             sheet.paste(caption, (column * SIZE, top + 2))
             for k in range(2):
-                picture = load_rgb(images / wnid / f"{wnid}_{k}.JPEG")
-                sheet.paste(picture, (column * SIZE, top + 16 + k * SIZE))
+                with Image.open(images / wnid / f"{wnid}_{k}.JPEG") as picture:
+                    sheet.paste(picture, (column * SIZE, top + 16 + k * SIZE))
     with files.atomic_write(folder / "overview.png") as handle:
         sheet.save(handle, format="PNG")

@@ -36,7 +36,7 @@ _PICTURES = ("fewshot", "fig3", "drop", "v1_fig8", "v1_fig9", "v1_fig10", "mlp",
 _MANY_MODELS = 8
 
 # Greatest number of drawings of searches, about 50 kB each.
-_MAX_SEARCHES = 24
+_MAX_SEARCHES = 6
 
 # Greatest size of a page that is read before it is replaced.
 _MAX_BYTES = 1 << 27

@@ -51,10 +51,11 @@ def two_models(models, monkeypatch, wordnet):
             for seed, hits in zip((22, 37), HITS[dataset][::step], strict=True):
                 write_run(models, dataset, seed=seed, hits=hits[::step], model=model)
     monkeypatch.setattr(trained, "optional_wordnet", lambda: wordnet)  # which was read already
-    columns = ("wnid", "similarity", "nearest_seen", "nearest_seen_names", "level")
-    rows = [f'{wnid},{value!r},n1,"a, b",L1' for wnid, value in SIMILARITY.items()]
-    # The last concept has no similarity.
-    (models / "levels.csv").write_text("\n".join([",".join(columns), *rows[:-1]]) + "\n")
+    rows = [f'{wnid},{value!r},n1,"a, b",L1\n' for wnid, value in SIMILARITY.items()]
+    rows[-1] = (
+        "wnid,similarity,nearest_seen,nearest_seen_names,level\n"  # the last concept is not in the file
+    )
+    (models / "levels.csv").write_text("".join(rows[-1:] + rows[:-1]))
     return models
 
 
@@ -75,16 +76,15 @@ def test_the_table_has_similarity_subtree_counts_and_accuracies(two_models, word
     assert found["seed_22"].tolist() == [30, 20, 90] and found["seed_37"].tolist() == [10, 20, 80]
     assert found["accuracy"].tolist() == [20, 20, 85]
     record = read(two_models, "cog_l1", "concepts")
-    assert record.values["accuracy"] == pytest.approx(np.mean(HITS["cog_l1"]) * 10)
     assert record.per_seed == {"22": {"accuracy": pytest.approx(60)}, "37": {"accuracy": pytest.approx(50)}}
+    assert record.values["accuracy"] == pytest.approx(55)
     assert record.values["spearman"] == pytest.approx(1.0)  # accuracy falls as similarity does
     assert read(two_models, "cog_l5", "concepts").values["spearman"] is None  # of two concepts
 
 
 def test_the_interval_is_that_of_a_plain_bootstrap():
-    rng = np.random.default_rng(1)
-    x = rng.normal(size=200).round(1)
-    y = x + rng.normal(size=200)
+    x, y = np.random.default_rng(1).normal(size=(2, 200)).round(1)
+    y += x
     value, low, high = trained.spearman(x, y)
     assert value == pytest.approx(stats.spearmanr(x, y).statistic)
     options = {"paired": True, "vectorized": False, "method": "percentile", "n_resamples": 1000}
@@ -93,9 +93,7 @@ def test_the_interval_is_that_of_a_plain_bootstrap():
     assert trained.spearman(np.ones(9), y[:9]) == (None, None, None)
 
 
-def test_bad_levels_csv_and_missing_runs_end_in_one_line(two_models):
-    with pytest.raises(CogError, match="no classifiers"):
-        concepts_of(two_models, "CLF.N_SHOT 4")
+def test_a_bad_levels_csv_ends_in_one_line(two_models):
     twice = (two_models / "levels.csv").read_text() + f"{WNIDS['cog_l1'][0]},0.1,n1,a,L1\n"
     for content in ("a,b\n1,2\n", twice):
         (two_models / "levels.csv").write_text(content)
@@ -120,6 +118,7 @@ def test_the_recipes_of_the_documentation_compute_what_they_say(two_models, caps
     assert found["within"] == {"mammals": pytest.approx(1.0)}
 
 
+@pytest.mark.slow
 def test_a_new_analysis_of_one_file_is_in_table_csv_and_page(models, tmp_path, monkeypatch, capsys):
     """The file of the documentation, beside the package's own."""
     for dataset, wnids in WNIDS.items():
@@ -133,12 +132,12 @@ def test_a_new_analysis_of_one_file_is_in_table_csv_and_page(models, tmp_path, m
     monkeypatch.setattr(base, "ANALYSES", dict(base.ANALYSES))
     analyze(models, "--analysis sparsity --dataset cog_l1 cog_l5")
     flags = ["--models_root_dir", str(models)]
-    assert print_results.main([*flags, "--analysis", "sparsity"]) == 0
+    print_results.main([*flags, "--analysis", "sparsity"])
     assert "sparsity" in capsys.readouterr().out
-    assert print_results.main([*flags, "--analysis", "sparsity", "--format", "csv"]) == 0
-    rows = list(csv.DictReader(capsys.readouterr().out.splitlines()))
+    print_results.main([*flags, "--analysis", "sparsity", "--format", "csv"])
+    rows = csv.DictReader(capsys.readouterr().out.splitlines())
     assert [float(row["value"]) for row in rows] == [0.0, 0.0]
-    assert print_results.main([*flags, "--report", str(tmp_path / "report.html")]) == 0
+    print_results.main([*flags, "--report", str(tmp_path / "report.html")])
     assert "sparsity" in (tmp_path / "report.html").read_text()
 
 
@@ -146,17 +145,20 @@ def test_a_new_analysis_of_one_file_is_in_table_csv_and_page(models, tmp_path, m
 def crossed(models):
     """Classifiers of in1k (two seeds) and test features of cog_l1 without runs."""
     write_features(models, "in1k", "test", SEEN)
-    x, y = write_features(models, "cog_l1", "test", LEVEL["cog_l1"], n=40, seed=1)
-    weights = [write_run(models, "in1k", seed=seed, n_classes=4, scale=12.0) for seed in (22, 37)]
-    return models, x, y, weights
+    x, _ = write_features(models, "cog_l1", "test", LEVEL["cog_l1"], n=40, seed=1)
+    weights = [write_run(models, "in1k", seed=22, n_classes=4, scale=12.0)]
+    settings = {"configuration": {"CLF.NORM_FTS": False}}
+    weights += [write_run(models, "in1k", seed=37, n_classes=4, scale=2.0, record=settings)]
+    return models, x, weights
 
 
 def test_confident_equals_the_matrix_product(crossed):
-    models, x, _, weights = crossed
+    models, x, weights = crossed
     analyze(models, CONFIDENT)
     found = read(models, "cog_l1", "confident_in1k")
-    unit = x.double() / x.double().norm(dim=1, keepdim=True)
-    p = np.stack([torch.softmax(unit @ w.double().T + b.double(), dim=1).numpy() for w, b in weights])
+    rows = x.double() / x.double().norm(dim=1, keepdim=True), x.double()  # as each run has normalized them
+    logits = [of_run @ w.double().T + b.double() for of_run, (w, b) in zip(rows, weights, strict=True)]
+    p = torch.softmax(torch.stack(logits), dim=2).numpy()
     shares = (100 * (p.max(2) > 0.99).mean(1)).tolist()
     assert all(0 < share < 100 for share in shares) and found.seeds == [22, 37]
     assert [found.per_seed[seed]["confident_percent"] for seed in ("22", "37")] == pytest.approx(shares)
@@ -165,27 +167,12 @@ def test_confident_equals_the_matrix_product(crossed):
     highest, best = p.max(2).max(0), p.max(2).argmax(0)
     expected = sorted(np.flatnonzero(highest > 0.99), key=lambda row: -highest[row])
     wnids = [LEVEL["cog_l1"][row // 40] for row in expected]
-    assert [row["wnid"] for row in rows] == wnids
-    images = [f"{wnid}/{wnid}_{row % 40}.JPEG" for wnid, row in zip(wnids, expected, strict=True)]
-    assert [row["image"] for row in rows] == images
+    images = [(wnid, f"{wnid}/{wnid}_{row % 40}.JPEG") for wnid, row in zip(wnids, expected, strict=True)]
+    assert [(row["wnid"], row["image"]) for row in rows] == images
     assert [row["predicted_wnid"] for row in rows] == [SEEN[p[best[row], row].argmax()] for row in expected]
     assert [int(row["seed"]) for row in rows] == [(22, 37)[best[row]] for row in expected]
     np.testing.assert_allclose([float(row["confidence"]) for row in rows], highest[expected], atol=1e-6)
     assert [int(row["n_seeds"]) for row in rows] == [sum(p[:, row].max(1) > 0.99) for row in expected]
-
-
-def test_confidences_that_round_to_one_are_ordered_and_normalization_is_that_of_the_run(models):
-    x, _ = write_features(models, "cog_l1", "test", LEVEL["cog_l1"], n=20, seed=1)
-    recorded = {"configuration": {"CLF.NORM_FTS": False}}
-    weight, bias = write_run(models, "in1k", seed=1, n_classes=4, scale=300.0, record=recorded)
-    analyze(models, CONFIDENT)
-    best = (x @ weight.T + bias).topk(2, dim=1).values
-    gaps = dict(
-        zip((f"{w}/{w}_{k}.JPEG" for w in LEVEL["cog_l1"] for k in range(20)), best[:, 0] - best[:, 1])
-    )
-    rows = table(models, "cog_l1", "confident_in1k", "confident.csv")
-    assert sum(row["confidence"] == "1.0" for row in rows) > 10
-    assert (np.diff([float(gaps[row["image"]]) for row in rows]) <= 1e-3).all()
 
 
 def test_the_picture_shows_the_first_images(crossed, tmp_path, caplog):
@@ -193,15 +180,15 @@ def test_the_picture_shows_the_first_images(crossed, tmp_path, caplog):
     root, described = tmp_path / "in21k", models / "my/net/cog_l1/features_test/features.json"
     tiny.write_class_folders(root, classes=LEVEL["cog_l1"], n_images=40)
     analyze(models, CONFIDENT)
-    folder = models / "my/net/cog_l1/analysis_confident_in1k"
-    assert not (folder / "confident.png").exists()  # features.json does not say where the images are
+    picture = models / "my/net/cog_l1/analysis_confident_in1k/confident.png"
+    assert not picture.exists()  # features.json does not say where the images are
     first = table(models, "cog_l1", "confident_in1k", "confident.csv")[0]["image"]
     (root / first).write_bytes(b"no image")
     described.write_text(json.dumps({"images_root": str(root)}))
     analyze(models, CONFIDENT, "--overwrite")
     assert f"{first} cannot be read below" in caplog.text
-    with Image.open(folder / "confident.png") as picture:
-        assert picture.width > 800 and picture.height > 200 and len(picture.getcolors(1 << 20)) > 100
+    with Image.open(picture) as drawn:
+        assert drawn.width > 800 and drawn.height > 200 and len(drawn.getcolors(1 << 20)) > 100
 
 
 def test_labels_that_were_renumbered_in_training_keep_their_names(models):
@@ -241,7 +228,6 @@ def test_confident_refuses_what_does_not_fit(crossed, flags, content, words):
 
 
 def test_classifiers_of_another_network_are_refused(crossed):
-    """What is known of it: the checkpoint of their features, and that of the test features."""
     models, *_ = crossed
     record = models / "my/net/in1k/eval_logreg/seed-22/results.json"
     folder = models / "my/net/cog_l1/features_test"

@@ -188,7 +188,7 @@ def test_the_quickstart_uses_the_device_and_all_processors_and_paths_from_here(b
         made = f"WORDNET={tmp_path}/w -m cog.miniature make --output_dir {tmp_path}/out"
         assert any(made in line for line in lines)
         studies = [line for line in lines if " cog study " in line]
-        assert len(studies) == 2 and all(f"--n_processes {n_processes} " in line for line in studies)
+        assert len(studies) == 1 and f"--n_processes {n_processes} " in studies[0]
         assert not any("--device" in line or "birds" in line for line in studies)
         (tmp_path / "nvidia-smi").write_text("#!/bin/sh\n")
 

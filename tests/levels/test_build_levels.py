@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import functools
-import hashlib
 import itertools
 import json
 import os
@@ -103,10 +102,6 @@ def toy(tmp_path, monkeypatch):
     return made
 
 
-def sha256(path):
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
 def test_from_counts(toy, capsys, caplog):
     assert toy.run("--image_counts", toy.counts) == 0
     written = {"concepts.csv", "images.png", "levels.csv", "report.json", "similarity.png"}
@@ -121,7 +116,8 @@ def test_from_counts(toy, capsys, caplog):
     assert [float(row["average_rank"]) for row in rows] == of_equals
     # Siblings of the seen concepts come first, then group 4 beside group 3, last group 5.
     assert {row["wnid"] for row in rows[:10]} == {wnid(n) for n in (*range(11, 16), *range(21, 26))}
-    assert {row["wnid"] for row in rows[-6:]} == {wnid(n) for n in range(40, 46)}
+    # Equals have the order of numpy's introsort of 2020, which is neither stable nor that of the ids.
+    assert [row["wnid"] for row in rows[10:16]] == [wnid(n) for n in (35, 34, 33, 30, 31, 32)]
     assert {row["nearest_seen"] for row in rows if row["wnid"] == wnid(30)} == {wnid(20)}
     status = {row["wnid"]: (row["status"], row["reason"]) for row in toy.rows("concepts.csv")}
     assert status[SEEN[0]] == ("seen", "seen concept")
@@ -144,8 +140,7 @@ def test_images_are_counted_and_split_and_archives_give_the_same(toy, caplog):
     written = []
     for root in (toy.images, packed):
         toy.run("--imagenet_images_root", root, "--overwrite")
-        names = sorted({*os.listdir(toy.out)} - {"report.json"})
-        written.append({name: (toy.out / name).read_bytes() for name in names})
+        written.append(tiny.snapshot(toy.out) | {"report.json": ""})
     assert written[0] == written[1] and "are no noun ids" not in caplog.text
     split = read_split(toy.out / constants.SPLIT_FILE)
     assert sorted(split) == sorted(concept for level in toy.levels() for concept in level)
@@ -155,7 +150,7 @@ def test_images_are_counted_and_split_and_archives_give_the_same(toy, caplog):
             assert name.startswith(f"{concept}/") and (toy.images / name).is_file()
     counted = shutil.copy(toy.out / "image_counts.csv", toy.root / "counted.csv")
     toy.run("--image_counts", counted, "--overwrite")
-    assert (toy.out / "levels.csv").read_bytes() == written[0]["levels.csv"]
+    assert tiny.snapshot(toy.out)["levels.csv"] == written[0]["levels.csv"]
     assert not (toy.out / constants.SPLIT_FILE).exists()  # of the older result
     # Counts select, and images are split.
     (toy.images / LEAVES[1] / f"{LEAVES[1]}_0.JPEG").unlink()
@@ -179,13 +174,11 @@ def test_existing_levels_are_replaced_by_overwrite_alone_and_a_dry_run_writes_no
 
 def test_random_control(toy):
     flags = ("--image_counts", toy.counts, "--similarity", "random", "--overwrite", "EVAL.SEED")
-    toy.run(*flags, "1")
-    first = toy.levels()
+    for seed, numbers in (("2", ()), ("1", (25, 40, 13, 42, 43))):  # the same in every version of numpy
+        toy.run(*flags, seed)
+        assert (toy.levels()[0] == list(map(wnid, numbers))) == (seed == "1")
     assert not (toy.out / "similarity.png").exists()
     assert {row["similarity"] for row in toy.rows("levels.csv")} == {""}
-    assert first[0] == [wnid(n) for n in (25, 40, 13, 42, 43)], "the same in every version of numpy"
-    toy.run(*flags, "2")
-    assert toy.levels() != first
 
 
 def test_word_vectors(toy):
@@ -193,7 +186,7 @@ def test_word_vectors(toy):
     vectors = toy.write("vectors.txt", "".join(f"{w} {x} {y}\n" for w, (x, y) in rows.items()))
     toy.run("--image_counts", toy.counts, "--similarity", vectors)
     facts = toy.report("similarity")
-    assert facts["measure"] == "word vectors" and facts["concepts_without_vector"] == 0
+    assert (facts["measure"], facts["concepts_without_vector"]) == ("word vectors", 0)
     assert facts["words_without_vector"] == 3 * 24  # "of", "group", and w11, w12, ... of each concept
 
 
@@ -231,14 +224,10 @@ def test_protocol_v1_and_discarded(toy):
         ("--image_counts {x}", f"{COUNTS}n00000099,9\n", "'n00000099' is not a noun synset"),
         ("--image_counts {x}", f"{COUNTS}v00000099,9\n", "found 'v00000099,9', expected a noun id"),
         ("--image_counts {x}", f"{COUNTS}{LEAVES[3]},9\n", f"{LEAVES[3]},9', expected another id"),
-        ("--image_counts {x}", f"{COUNTS}n00000005,1.5\n", "found 'n00000005,1.5'"),
-        ("--image_counts {x}", "wnid,count\n", "has no rows"),
         ("--image_counts {x}s", "", "does not exist"),
         ("--image_counts {c} --level_size 6", "", "22 eligible concepts are too few for 4 levels of 6"),
         ("--image_counts {c} --seen_wnids {x}", "\n# nothing\n", "lists no ids"),
-        ("--image_counts {c} --seen_wnids {x}", "n77777777\n", "n77777777"),
         ("--image_counts {c} --seen_wnids {x}", "dog\n", "line 1: 'dog' is no noun id"),
-        ("--image_counts {c} LEVELS.EXCLUDED_ROOTS ['n00000077']", "", "'n00000077' is not a noun"),
         ("", "", "nothing to build from"),
         ("--imagenet_images_root {root}", "", "no folder named by a noun id"),
         ("--image_counts {c} --similarity path", "", "is none of lin, lin_max_ic, jcn, wup, random, and no"),
@@ -313,12 +302,8 @@ def build_real(shared_dir, wordnet, tmp_path_factory):
     return build_with
 
 
-DIGESTS = ["f5456283223c84d4", "17678e28d53d7835", "12475eaf7d5ce327", "785513da66e0851f", "3d24c53be2c10257"]
-
-
 @pytest.mark.slow
 def test_published_levels_never_change(build_real):
-    """Digest of the sorted ids of each level, so that it does not depend on the order within a level."""
     published = build_real()
     report = json.loads((published / "report.json").read_text())
     assert [step["n_left"] for step in report["selection"]] == [20_842, 7_999, 7_391, 5_216, 5_146]
@@ -329,12 +314,12 @@ def test_published_levels_never_change(build_real):
     assert millions == [1.119, 1.116, 1.095, 1.107, 1.092]
     assert [level["tied"] for level in report["levels"]] == [69, 60, 53, 127, 686]
     levels = pickle.loads((published / constants.LEVELS_FILE).read_bytes())
-    assert type(levels) is list and all(type(level) is list and len(level) == 1000 for level in levels)
-    assert [hashlib.sha256(" ".join(sorted(level)).encode()).hexdigest()[:16] for level in levels] == DIGESTS
+    assert type(levels) is list and [(type(level), len(level)) for level in levels] == [(list, 1000)] * 5
     assert report["equal_to_the_published_levels"] and not build.equals_published(levels[::-1])
-    # The whole table, with the order of ties and all digits of the similarities.
-    assert sha256(published / "levels.csv")[:16] == "3f57702ef2bcbab4"
-    assert sha256(published / "concepts.csv")[:16] == "a17643751f6a267c"
+    # The whole tables, with the order of ties and all digits of the similarities.
+    digests = tiny.snapshot(published)
+    assert digests["levels.csv"][:16] == "3f57702ef2bcbab4"
+    assert digests["concepts.csv"][:16] == "a17643751f6a267c"
 
 
 @pytest.mark.slow

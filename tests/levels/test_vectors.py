@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import math
 
 import numpy as np
@@ -27,12 +26,9 @@ ROWS, HEADER = text_rows(WORDS, VECTORS), f"{len(WORDS)} 3\n".encode()
 @pytest.mark.parametrize(
     "content",
     [
-        HEADER + ROWS,
-        b"x 0 0 0\ndog park 9 9 9\n. . . 1 2 3\n" + ROWS,
-        HEADER + b"ENTITY/dog 9 9 9\nENTITY/New_York_(city) 1 1 1\n" + ROWS,
-        ROWS + b"dog 9 9 9\n",
+        HEADER + b"ENTITY/dog 9 9 9\nENTITY/New_York_(city) 1 1 1\n" + ROWS,  # word2vec, Wikipedia2Vec
+        b"x 0 0 0\ndog park 9 9 9\n. . . 1 2 3\n" + ROWS + b"dog 9 9 9\n",  # GloVe, words with blanks
     ],
-    ids=["word2vec", "glove with blanks", "wikipedia2vec", "repeated"],
 )
 def test_every_format_gives_the_same_vectors(tmp_path, content):
     (tmp_path / "x.txt").write_bytes(content)
@@ -49,7 +45,6 @@ def test_damaged_files(tmp_path):
         b"": "is no text file of word vectors",
         b"house 1 2\n": "none of the 2 words",
         HEADER + b"dog " + VECTORS.tobytes(): "is no text file of word vectors",
-        gzip.compress(ROWS, mtime=0): "is no text file of word vectors",
     }.items():
         (tmp_path / "x.txt").write_bytes(content)
         with pytest.raises(CogError, match=says):

@@ -43,9 +43,8 @@ def test_toy_graph_has_what_its_files_say(put, tmp_path):
     assert len(graph.wnids) == 5 and graph.source == str(tmp_path / "debian")
     assert graph.parents[dog] == (1, 2) and graph.parents[4] == (3,)
     assert (graph.names[dog], graph.names[4]) == ("dog.n.01", "lassie.n.01")
-    assert graph.words("dog") == "dog", "an unknown id"
     assert graph.lemmas[dog] == ("dog", "domestic_dog")
-    assert graph.words(graph.wnids[dog]) == "dog, domestic dog"
+    assert (graph.words(graph.wnids[dog]), graph.words("n1")) == ("dog, domestic dog", "n1")
     assert graph.definition(dog) == "man's best friend" and graph.definition(1) == "a living thing"
     assert graph.above(4) == {0, 1, 2, 3, 4}
     assert [graph.depth(node) for node in range(5)] == [0, 1, 1, 2, 3]
@@ -61,7 +60,6 @@ def test_toy_graph_has_what_its_files_say(put, tmp_path):
         (DATA, INDEX.replace(b"animal n", b"animol n"), "animal"),
         (DATA, INDEX + b"zebra n x\n", "not the complete noun database"),
     ],
-    ids=["crlf", "cut", "binary", "index of another", "index cut"],
 )
 def test_damaged_and_foreign_files_are_refused_in_one_line(put, tmp_path, data, index, says):
     put(tmp_path / "debian", data, index)
@@ -71,17 +69,15 @@ def test_damaged_and_foreign_files_are_refused_in_one_line(put, tmp_path, data, 
 
 
 def test_search_order(put, tmp_path, monkeypatch):
-    with pytest.raises(
-        CogError, match=r"nltk\.downloader wordnet.*apt install wordnet-base.*COG_WORDNET_DIR"
-    ):
+    with pytest.raises(CogError, match=r"nltk\.downloader wordnet.*COG_WORDNET_DIR"):
         load_wordnet()
     assert reader.optional_wordnet().words("n00001740") == "n00001740"
     put(tmp_path / "debian")
     monkeypatch.setenv("NLTK_DATA", str(tmp_path))
     monkeypatch.setattr(reader, "_usual_places", USUAL_PLACES)
     (tmp_path / "corpora").mkdir()
-    members = [("wordnet/data.noun", DATA), ("wordnet/index.noun", INDEX)]
-    (tmp_path / "corpora/wordnet.zip").write_bytes(zip_bytes(members))
+    members = zip_bytes([("wordnet/data.noun", DATA), ("wordnet/index.noun", INDEX)])
+    (tmp_path / "corpora/wordnet.zip").write_bytes(members)
     assert "wordnet.zip" in load_wordnet().source
     variable = put(tmp_path / "variable" / "dict")
     monkeypatch.setenv("COG_WORDNET_DIR", str(variable.parent))
