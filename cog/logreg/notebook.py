@@ -21,6 +21,7 @@ from cog.logreg.run_files import counts_per_class
 from cog.logreg.settings import Settings, from_config, keys
 from cog.results import concept_counts, frame
 from cog.results.benchmark import data_of, unlike_protocol
+from cog.runtime import files
 from cog.runtime.device import resolve_device
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ def evaluate(
             per_class = counts_per_class(result.predictions, data.test_y, data.n_classes, top1=top1)
             correct = concept_counts.read(per_class, n_classes=data.n_classes, top1=top1)
             n_train = None if run.n_shot else result.rows["final_train"]
-            protocol = unlike_protocol(dataclasses.asdict(run), evaluation)
+            protocol = unlike_protocol(files.plain(dataclasses.asdict(run)), evaluation)
             row = {"n_shot": run.n_shot, "seed": run.seed, "images": n_test, "classes": classes}
             row |= {"protocol": protocol, "data": data_with(n_train=n_train)}
             rows.append(of_all | row | {"metric": "top1", "value": top1, "correct": correct})

@@ -35,7 +35,7 @@ _PICTURES = ("fewshot", "fig3", "drop", "v1_fig8", "v1_fig9", "v1_fig10", "mlp",
 # With more own models than this, other figures than the first one are crowded and large.
 _MANY_MODELS = 8
 
-# Greatest number of drawings of searches, about 50 kB each.
+# Greatest number of drawings of searches; each takes 0.4 s and 80 kB.
 _MAX_SEARCHES = 6
 
 # Greatest size of a page that is read before it is replaced.

@@ -72,7 +72,15 @@ def data_of(
 
 
 def unlike_protocol(settings: Mapping[str, Any], evaluation: str) -> str:
-    """Return the column ``protocol`` of a run: its settings that are not the paper's, or ""."""
+    """Return the column ``protocol`` of a run: settings (in types of JSON) unlike the paper's, or ""."""
+    usual = _usual(evaluation).items()
+    others = [name for name, value in usual if name in settings and settings[name] != value]
+    return ", ".join(f"{name} {_in_words(settings[name])}" for name in others)
+
+
+@functools.cache
+def _usual(evaluation: str) -> dict[str, Any]:
+    """Return the settings of the paper for a classifier, in the types of JSON."""
     match = CLASSIFIER.fullmatch(evaluation)
     kind = match["type"] if match else LOGREG
     usual = {name: value for name, (value, _) in PROTOCOL.items()} | {"classifier": kind}
@@ -82,10 +90,7 @@ def unlike_protocol(settings: Mapping[str, Any], evaluation: str) -> str:
         usual["max_per_class"] = int(match["max"] or 0)
     if kind == "finetune":  # the defaults of FINETUNE
         usual = {"n_epochs": 30, "batch_size": 1024, "lr": 0.01}
-    pairs = [
-        (name, files.plain(settings[name]), files.plain(usual[name])) for name in usual if name in settings
-    ]
-    return ", ".join(f"{name} {_in_words(value)}" for name, value, expected in pairs if value != expected)
+    return {name: files.plain(value) for name, value in usual.items()}
 
 
 def _in_words(value: Any) -> str:

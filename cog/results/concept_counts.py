@@ -44,7 +44,8 @@ class ConceptCounts:
     @property
     def n_images(self) -> int:
         """Number of test images of all concepts."""
-        return sum(self.images_of_each)
+        images = self.images
+        return images * len(self.correct) if isinstance(images, int) else sum(images)
 
 
 def write(correct: Sequence[int], images: Sequence[int]) -> dict[str, Any]:

@@ -22,12 +22,13 @@ from cog import constants
 
 
 def measure(label: str, argv: list[str]) -> None:
-    """Run a command of print_results.py; print its seconds and peak memory."""
-    start = time.monotonic()
+    """Run a command of print_results.py; print its seconds, those of CPU, and peak memory."""
+    start, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
     command = [sys.executable, "print_results.py", *argv]
     subprocess.run(command, cwd=REPOSITORY, stdout=subprocess.DEVNULL, check=True)
-    memory = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
-    print(f"{label}: {time.monotonic() - start:.1f} s, {memory:.0f} MB at most so far")
+    wall, after = time.monotonic() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    print(f"{label}: {wall:.1f} s, {cpu:.1f} s of CPU, {after.ru_maxrss / 1024:.0f} MB at most so far")
 
 
 def main() -> None:

@@ -166,7 +166,7 @@ class Sheet:
         engine = self.figure.get_layout_engine()
         assert engine is not None
         engine.execute(self.figure)
-        self.figure.set_layout_engine("none")
+        self.figure.set_layout_engine(None)  # with "none", each file is drawn twice
         for axes in self.figure.axes:
             left, bottom, width, height = (round(part, 4) for part in axes.get_position(original=True).bounds)
             axes.set_position((left, bottom, width, height))
