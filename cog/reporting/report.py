@@ -166,7 +166,7 @@ def _counts(results: Results) -> str:
     n_runs = (found["details"].notna() & (found["metric"] == "top1")).sum()
     n_analyses = found.loc[found["details"].isna(), "folder"].nunique()
     counts = [f"{n:,} {noun}" for n, noun in ((n_runs, "runs"), (n_analyses, "analyses")) if n]
-    return " and ".join(counts) or "shared files and published numbers"
+    return " and ".join(counts) or "no runs"
 
 
 # --- tables
@@ -190,18 +190,19 @@ def _standing(means: pd.DataFrame) -> Table | None:
     levels = [name for name in constants.COG_LEVELS if name in values]
     mean = values[levels or list(values)].mean(axis=1, skipna=False)
     rank = mean.round(1).groupby(firsts["unlike"]).rank(ascending=False, method="min")
-    more = {
-        "mean L1 to L5" if levels else "mean": mean.map("{:.1f}".format),
-        "rank": rank.map("{:.0f}".format),
-    }
+    n_ranked = int(rank.notna().sum())
+    more = {"mean L1 to L5" if levels else "mean": mean.map("{:.1f}".format)}
+    if n_ranked > 1:
+        more["rank"] = rank.map("{:.0f}".format)
     if {constants.IN1K, constants.COG_LEVELS[-1]} <= set(values):
         change = 100 * (values[constants.COG_LEVELS[-1]] / values[constants.IN1K] - 1)
         more["IN-1K to L5"] = change.map("{:+.1f} %".format)
     for position, (name, texts) in enumerate(more.items()):
         wide.insert(position, name, texts.where(~texts.str.contains("nan"), "-").reindex(wide.index))
     order = sorted(wide.index, key=lambda row: (not is_own[row], np.nan_to_num(-mean[row], nan=np.inf)))
-    ranked = f"rank: of the mean, among the {int(rank.notna().sum())} models here on like data and settings."
-    return Table(title, wide.loc[order], list(is_own.index[is_own]), [ranked, *_footnotes(view)])
+    ranked = f"rank: of the mean, among the {n_ranked} models here on like data and settings."
+    notes = [ranked] * (n_ranked > 1) + _footnotes(view)
+    return Table(title, wide.loc[order], list(is_own.index[is_own]), notes)
 
 
 def _grids(view: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:

@@ -101,6 +101,20 @@ print | | --models_root_dir {w}/results; does not exist
 print | --seeds first | --seeds; 'first' | run
 print | --n_shot 4 CLF.N_SHOT 8 | --n_shot; CLF.N_SHOT | run
 print | --export {w}/absent/x.json | --export {w}/absent/x.json | run
+print | --models_root_dir - | --import or --published
+print | --models_root_dir - --logreg_root_dir {w}/birds | no result of any model; under {w}/birds
+print | --seeds 1 2 | with seeds 1 2 | run
+print | --model nounderscore | --model 'nounderscore' | run
+print | --dataset ../x | on ../x | run
+print | --model sup_resnet5 | did you mean sup_resnet50? | run
+print | EVAL.NAM mlp | EVAL.NAME | run
+print | --relative_to clip_resnet50 | --published to read the paper's | run
+print | --show drop | --show drop needs results on in1k | run
+print | --import {w}/absent.json | {w}/absent.json | run
+print | --export {w}/birds | is a folder | run
+print | --report {w}/split.pkl | add --overwrite | run
+print | --figures {w}/split.pkl | is a file | run
+print | --figures {w}/birds | add --overwrite | run
 """
 
 FILES = """

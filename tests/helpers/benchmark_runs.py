@@ -37,17 +37,18 @@ def write_run(root, model, dataset, seed, shift, *, n_shot=0, evaluation="logreg
     identity = {**SETTINGS, "seed": seed, "n_shot": n_shot}
     identity |= {"train_features": features, "test_features": features}
     final = {"folder": "final-lr-1.0_wd-1e-06", "lr": 1.0, "wd": 1e-6, "test_top1": top1, "test_top5": 99.0}
+    final |= {"diverged": False, **concept_counts.write(correct.tolist(), [50] * 1000)}
     record = {
         **{"status": "complete", "seed": seed, "n_shot": n_shot, "n_classes": 1000, "trials": TRIALS},
         "rows": {"final_train": 1_281_167 if dataset == constants.IN1K else 1_000_000, "test": 50_000},
-        "final": {**final, "diverged": False, **concept_counts.write(correct.tolist(), [50] * 1000)},
         **changes,
+        "final": {**final, **changes.get("final", {})},
         "identity": {**identity, **changes.get("identity", {})},
     }
     title, _, name = model.partition("_")
     shots = f"_N{n_shot}" if n_shot else ""
     folder = Path(root) / title / name / dataset / f"eval_{evaluation}{shots}" / f"seed-{seed}"
-    (folder / final["folder"]).mkdir(parents=True)
+    (folder / final["folder"]).mkdir(parents=True, exist_ok=True)
     logs = pickle.dumps(make_logs(top1, 99.0, n_epochs=20))
     (folder / final["folder"] / "logs.pkl").write_bytes(logs)
     (folder / "results.json").write_text(json.dumps(record))

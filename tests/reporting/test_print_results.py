@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
 import re
 import sys
 
@@ -17,7 +16,6 @@ from result_folders import print_results_as_user as run
 from cog.commands import print_results
 from cog.reporting import render, views
 from cog.results import published
-from cog.runtime import cli
 
 pytestmark = pytest.mark.usefixtures("seen_in1k_alone")
 
@@ -51,9 +49,6 @@ def top1_of(text):
     return {(r["model"], r["dataset"], r["n_shot"]): r for r in rows_of(text) if r["metric"] == "top1"}
 
 
-# --- one evaluation, seed by seed
-
-
 def test_one_evaluation_is_shown_seed_by_seed_however_it_is_named(study, capsys):
     select = ("--models_root_dir", study, "--model net_small_v2", "--dataset")
     run(*select, "cog_l1", "--seeds 22 5")
@@ -74,8 +69,6 @@ def test_one_evaluation_is_shown_seed_by_seed_however_it_is_named(study, capsys)
         run(*argv)
         assert capsys.readouterr() == (expected, ""), argv
 
-
-# --- tables
 
 TEXT = """\
 top-1 accuracy (%), all training images, mean ± std over seeds
@@ -147,9 +140,6 @@ def test_problems_and_doubts_are_warnings(study, capsys):
     assert f"diverged: net_big, my_birds, all, seed 22: {base}/my_birds/eval_logreg/seed_22" in err
 
 
-# --- views of several sources
-
-
 def test_differences_with_verdicts_and_files_that_keep_every_number(tmp_path, show):
     root, file = tmp_path / "models", tmp_path / "theirs.json"
     models, datasets = {"sup_resnet50": 0.0, "mine_net": -3.0, "twin_net": 0.0}, ("in1k", "cog_l5")
@@ -183,59 +173,3 @@ def test_flags_name_what_there_is(capsys):
         print_results.main(["--help"])
     flags = set(re.findall(r"^ +(--\w+)", capsys.readouterr().out, re.MULTILINE)) - {"--help", "--version"}
     assert len(flags) == 16 and {"--logreg_root_dir", "--models_root_dir", "--model", "--dataset"} < flags
-
-
-# --- what is refused
-
-ROOT = "--models_root_dir {root}"
-BAD = [
-    ("", "--import or --published"),
-    ("--logreg_root_dir {empty}", "no result of any model on any data set under {empty}"),
-    ("--logreg_root_dir {root}/mine/net/in1k/eval_logreg --seeds 1 2", "with seeds 1 2"),
-    (f"{ROOT} --model nounderscore", "--model 'nounderscore'"),
-    (f"{ROOT} --dataset ../x", "on ../x"),
-    (f"{ROOT} --model sup_resnet5", "did you mean sup_resnet50?"),
-    (f"{ROOT} EVAL.NAM mlp", "EVAL.NAME"),
-    (f"{ROOT} --relative_to clip_resnet50", "--published to read the paper's"),
-    ("--import {no_in1k} --show drop", "--show drop needs results on in1k"),
-    ("--import {root}/nowhere.json", "does not exist"),
-    ("--import {broken}", "is not valid JSON"),
-    ("--import {wrong}", "rows[0]: value is 175.0, expected a percentage"),
-    (f"{ROOT} --export {{pipe}}", "not a regular file"),
-    (f"{ROOT} --report {{good}}", "add --overwrite"),
-    (f"{ROOT} --figures {{good}}", "is a file"),
-    (f"{ROOT} --figures {{root}}", "add --overwrite"),
-]
-
-
-@pytest.fixture(scope="module")
-def workshop(tmp_path_factory):
-    """Good and bad files; nothing in it is changed by any case."""
-    base = tmp_path_factory.mktemp("bad")
-    places = {name: base / name for name in ("root", "empty", "pipe")}
-    places["empty"].mkdir()
-    os.mkfifo(places["pipe"])
-    for model in ("sup/resnet50", "mine/net"):
-        make_record(make_seed_folder(places["root"] / model / "in1k/eval_logreg/seed-22"))
-    places["good"] = base / "good.json"
-    print_results.main(["--models_root_dir", str(places["root"]), "--export", str(places["good"])])
-    text = places["good"].read_text()
-    wrong = text.replace('"value": 70.0', '"value": 175.0')
-    files = {"no_in1k": text.replace('"in1k"', '"cog_l1"'), "broken": text[:-30], "wrong": wrong}
-    for name, content in files.items():
-        places[name] = base / f"{name}.json"
-        places[name].write_text(content)
-    return base, {name: str(path) for name, path in places.items()}
-
-
-@pytest.mark.parametrize("argv, message", BAD)
-def test_bad_input_is_one_line_and_exit_code_2(workshop, capsys, argv, message):
-    base, places = workshop
-    before = {path: path.stat().st_mtime_ns for path in base.rglob("*")}
-    with pytest.raises(SystemExit) as exit_:
-        cli.run(print_results.main, argv.format(**places).split())
-    out, err = capsys.readouterr()
-    assert exit_.value.code == 2 and out == ""
-    assert err.count("\n") == 1 and "Traceback" not in err, err
-    assert message.format(**places) in err
-    assert {path: path.stat().st_mtime_ns for path in base.rglob("*")} == before

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import collections
-import html.parser
+import html
 import json
 import re
 
@@ -17,22 +16,6 @@ from cog.reporting.figures import draw as figures
 from cog.results.read import read
 
 HOSTILE = "</script><script>alert(1)</script>\"'&><img src=x onerror=alert(2)>\u202e\0\n\udc80"
-
-
-class Page(html.parser.HTMLParser):
-    """Tags, attributes and text of a page."""
-
-    def __init__(self, path):
-        super().__init__()
-        self.tags, self.attributes, self.text = collections.Counter(), [], ""
-        self.feed(path.read_text(encoding="utf-8"))
-
-    def handle_starttag(self, tag, attrs):
-        self.tags[tag] += 1
-        self.attributes += [(tag, *pair) for pair in attrs]
-
-    def handle_data(self, data):
-        self.text += data
 
 
 @pytest.fixture(autouse=True)
@@ -112,10 +95,12 @@ def test_texts_of_files_are_text(tmp_path):
         (broken / "results.json").write_text(json.dumps({"status": words}))
         path = tmp_path / f"{len(words)}.html"
         target = report.write(path, read(root), root=f"/root/{words}", created=words)
-        return target.read_text(), Page(target)
+        return target.read_text()
 
-    text, page = page_of(HOSTILE)
-    _, expected = page_of("harmless")
-    assert "<script>alert" not in text and "<img" not in text and page.tags == expected.tags
-    assert [of[:2] for of in page.attributes] == [of[:2] for of in expected.attributes]
-    assert "<script>alert(1)</script>\"'&><img" in page.text  # shown as it is
+    def tags(page):
+        """Return the tags of a page with their attributes, without the values of these."""
+        return re.findall(r"<[^<>]*>", re.sub(r'"[^"]*"', "", page))
+
+    text = page_of(HOSTILE)
+    assert "<script>alert" not in text and "<img" not in text and tags(text) == tags(page_of("harmless"))
+    assert "<script>alert(1)</script>\"'&><img" in html.unescape(text)  # shown as it is

@@ -18,10 +18,7 @@ from cog.results import metrics
 
 
 def of_analysis(evaluation, numbers, **more):
-    made = [
-        stated("a_b", value, evaluation=evaluation, metric=name, **more) for name, value in numbers.items()
-    ]
-    return [row for [row] in made]
+    return [stated("a_b", n, evaluation=evaluation, metric=m, **more)[0] for m, n in numbers.items()]
 
 
 def test_numbers_of_analyses_with_their_intervals():

@@ -6,11 +6,17 @@ import math
 import statistics
 
 import numpy as np
+import pandas as pd
 import pytest
+import torch
 from frames import means_of, rows
 
+import cog
+from cog.constants import DATASETS, SPLITS
 from cog.errors import CogError
+from cog.features.feature_files import FeatureSet
 from cog.results import compare, published, uncertainty
+from cog.results.frame import average
 
 
 def binomial(seed, shape=(5, 60), p=0.6):
@@ -21,9 +27,6 @@ def against(mine, theirs):
     """Return the row of the difference of two groups of rows."""
     [row] = compare.relative_to(means_of(mine, theirs), theirs[0]["model"]).to_dict("records")
     return row
-
-
-# --- differences
 
 
 def test_differences_are_those_of_the_interval_over_concepts_and_common_seeds():
@@ -81,9 +84,6 @@ def test_unlike_means_are_not_compared():
     assert found["reading"] == "no verdict: its seeds are of other settings" and np.isnan(found["value"])
 
 
-# --- ranks
-
-
 def test_ranks_among_the_published():
     ours = rows("a_b", [71.06], dataset="cog_l1", data="benchmark")  # DINO: 71.1
     other = rows("a_c", [99.0], dataset="cog_l1", data="24 classes")
@@ -100,9 +100,6 @@ def test_ranks_among_the_published():
     assert view.loc["runs", "a_c", "cog_l1"][["rank", "rank_31"]].isna().all(), "not the benchmark's data"
     alone = compare.rank(means_of(ours, rows("a_d", [71.05], dataset="cog_l1"))).set_index("model")
     assert alone["rank"].to_dict() == {"a_b": 1, "a_d": 2}, "not rounded without the paper"
-
-
-# --- changes, derived numbers, the paper's
 
 
 def test_changes_since_in1k():
@@ -136,3 +133,40 @@ def test_beside_the_published():
     assert own["difference"].round(6).to_dict() == {"lab0": 0.1, "lab1": 0.1, "lab2": -5.8}
     v1 = compare.beside_published(means, "v1").set_index("source")["within"].dropna().to_dict()
     assert v1 == {"lab0": "?", "lab1": "?", "lab2": "?"}, "the first version states no deviations"
+
+
+def test_a_copy_is_not_told_apart_and_three_points_are():
+    """1000 concepts of 50 images, five seeds, six data sets."""
+    generator = np.random.default_rng(0)
+    groups = []
+    for dataset in DATASETS:
+        concepts = generator.beta(4, 2, 1000)
+        for model, shift in (("a_net", 0.0), ("a_copy", 0.0), ("a_worse", -0.03)):
+            correct = generator.binomial(50, np.clip(concepts + shift, 0, 1), (5, 1000))
+            groups.append(rows(model, correct=correct, dataset=dataset))
+    told = compare.relative_to(means_of(*groups), "a_net").groupby("model")["reading"].agg(set).to_dict()
+    assert told == {"a_copy": {"cannot be told apart"}, "a_worse": {"lower"}}
+
+
+def evaluated(noise, model):
+    """Scores of five seeds on features of 20 concepts of three data sets, to which noise is added."""
+    scores, y = [], torch.arange(20).repeat_interleave(40)
+    for number, dataset in enumerate(DATASETS[::2]):
+        generator, other = torch.Generator().manual_seed(number), torch.Generator().manual_seed(99 + number)
+        centers, parts = torch.randn(20, 32, generator=generator), []
+        for split in SPLITS:
+            x = centers[y] + 2 * torch.randn(len(y), 32, generator=generator)
+            x += noise * torch.randn(x.shape, generator=other)
+            parts.append(FeatureSet(x, y, f"{model}_{dataset}_{split}"))
+        scores.append(cog.evaluate(None, *parts, dataset=dataset, device="cpu", n_trials=3, n_epochs=10))
+    return pd.concat(scores).assign(model=model)
+
+
+@pytest.mark.slow
+def test_a_little_noise_is_not_told_and_a_lot_is():
+    base = evaluated(0.0, "a_net")
+    for noise, reading in ((0.2, "cannot be told apart"), (2.0, "lower")):
+        scores = pd.concat([base, evaluated(noise, "noisy_net")])
+        view = compare.relative_to(average(scores[scores["metric"] == "top1"]), "a_net")
+        assert set(view["reading"]) == {reading} and view["low"].notna().all()
+        assert (view["common_seeds"] == "22 37 45 77 93").all() and len(view) == 3

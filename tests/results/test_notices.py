@@ -6,23 +6,17 @@ import json
 import shlex
 
 import pytest
-from result_folders import make_record, make_seed_folder
+from benchmark_runs import write_study
 
 from cog import constants
 from cog.results import frame, notices, read
 
 
-def make_runs(root, *, model="my/net", datasets=("in1k", "cog_l2"), seeds=constants.SEEDS, n_shot=0, **more):
-    """Write runs on the benchmark's counts; ``more``: entries of their records."""
-    identity, final = more.pop("identity", {}), more.pop("final", {})
-    counts = {"n_classes": 1000, "rows": {"test": 50_000}, **more}
-    for dataset in datasets:
-        for seed in seeds:
-            shots = f"_N{n_shot}" if n_shot else ""
-            path = root / model / dataset / f"eval_logreg{shots}/seed-{seed}"
-            folder = path if path.is_dir() else make_seed_folder(path)
-            record = {**counts, "identity": {"lr_interval": [0.1, 100.0], **identity}}
-            make_record(folder, seed=seed, n_shot=n_shot, record=record, **final)
+def make_runs(
+    root, *, model="my_net", datasets=("in1k", "cog_l2"), seeds=constants.SEEDS, shots=(0,), **more
+):
+    """Write runs on the benchmark's data; ``more``: entries of their records."""
+    write_study(root, {model: 0.0}, datasets=datasets, seeds=seeds, shots=shots, **more)
 
 
 def check(root, **more):
@@ -35,8 +29,7 @@ def test_missing_seeds_with_the_command_that_adds_them(tmp_path):
     other = {"n_trials": 3, "n_epochs": 4, "lr_interval": [0.1, 10.0], "normalize": False, "momentum": 0.8}
     make_runs(root, datasets=("in1k", "cog_l1"), identity=other)
     make_runs(root, datasets=("cog_l2",), seeds=(22, 37, 77), identity=other)
-    for n_shot in (1, 8):
-        make_runs(root, datasets=("cog_l1",), n_shot=n_shot, seeds=constants.SEEDS[:4], identity=other)
+    make_runs(root, datasets=("cog_l1",), shots=(1, 8), seeds=constants.SEEDS[:4], identity=other)
     notice = check(root)["Seeds are missing"]
     assert len(notice.places) == 3 and "my_net, L2, all: missing 45, 93" in notice.places
     settings = "CLF.N_TRIALS 3 CLF.N_EPOCHS 4 CLF.LR_INTV '(0.1, 10.0)' CLF.NORM_FTS False"
@@ -51,11 +44,12 @@ def test_missing_seeds_with_the_command_that_adds_them(tmp_path):
 def test_other_data_settings_and_folders(tmp_path):
     make_runs(tmp_path)
     assert check(tmp_path) == {}, "a complete study"
-    make_runs(tmp_path, model="a/net", n_classes=24)
-    make_runs(tmp_path, model="b/net", identity={"n_trials": 10})
+    make_runs(tmp_path, model="a_net", rows={"final_train": 240, "test": 50_000})
+    make_runs(tmp_path, model="b_net", identity={"n_trials": 10})
     (tmp_path / "b/net/in1k/eval_logreg/seed-x").mkdir()
     folder, data, settings = sorted(check(tmp_path).values(), key=lambda notice: notice.places)
-    assert "Not the benchmark's data" in data.title and data.places == ["a_net, IN-1K, L2: 24 classes"]
+    assert data.places == ["a_net, IN-1K, L2: 240 training images"]
+    assert "Not the benchmark's data" in data.title
     assert settings.places == ["b_net: n_trials 10 (runs: 10)"]
     assert folder.title == "Folders not counted" and "seed-x: not a seed folder" in folder.places[0]
     make_runs(tmp_path, datasets=("in1k",), seeds=(22,), identity={"n_epochs": 50})
@@ -68,7 +62,7 @@ def test_diverged_training_comes_first_and_edges_are_told(tmp_path):
     make_runs(tmp_path, final={"lr": 86.0})  # on the logarithmic axis, 86 and 88 are at 97.8 % and 98.2 %
     make_runs(tmp_path, datasets=("in1k",), seeds=(22,), final={"lr": 88.0, "diverged": True})
     for number, broken in enumerate((None, [1.0], [0.0, 1.0], ["a", "b"], [5.0, 1.0])):
-        make_runs(tmp_path, model=f"x/n{number}", seeds=(22,), identity={"lr_interval": broken})
+        make_runs(tmp_path, model=f"x_n{number}", seeds=(22,), identity={"lr_interval": broken})
     first, *_, edge = check(tmp_path).values()
     assert (first.severity, first.title) == ("problem", "Final training diverged")
     assert first.places[0].startswith("my_net, IN-1K, all, seed 22: ")

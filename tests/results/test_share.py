@@ -1,9 +1,11 @@
-"""Files of --export and --import: exact round trips, strict reading, honest labels."""
+"""Files of --export and --import, counts per concept: exact round trips, strict reading, honest labels."""
 
 from __future__ import annotations
 
+import base64
 import copy
 import json
+import struct
 from array import array
 
 import pandas as pd
@@ -11,7 +13,7 @@ import pytest
 from frames import rows, stated
 
 from cog.errors import CogError
-from cog.results import frame, published, read, share
+from cog.results import concept_counts, frame, published, read, share
 from cog.results.concept_counts import ConceptCounts
 from cog.results.frame import SCORES, scores_of
 
@@ -29,15 +31,11 @@ def same(found, made, source="lab"):
 
 
 def test_round_trip_is_exact(tmp_path):
-    made = [
-        *rows(
-            "n_x+.-", [1 / 3, 100.0], seeds=(0, 2**63 - 1), images=10**9, protocol="n_epochs 3", features="0a"
-        ),
-        *stated(
-            "n_b", 70.1, 0.1, source="Größe £", dataset="n.a", n_shot=200, metric="top5", classes="e" * 64
-        ),
-        *stated("n_c", 1e-300, source="x" * 80, data="24 classes, 1,200 test images", pretraining="web"),
-    ]
+    more = {"images": 10**9, "protocol": "n_epochs 3", "features": "0a"}
+    made = rows("n_x+.-", [1 / 3, 100.0], seeds=(0, 2**63 - 1), **more)
+    more = {"dataset": "n.a", "n_shot": 200, "metric": "top5", "classes": "e" * 64}
+    made += stated("n_b", 70.1, 0.1, source="Größe £", **more)
+    made += stated("n_c", 1e-300, source="x" * 80, data="24 classes, 1,200 test images", pretraining="web")
     made += [dict(row) for version in published.SOURCES for row in published.rows(version)[::50]]
     path = write(tmp_path / "f.json", made, label="ours")
     same(share.load(path), made, "ours")
@@ -50,9 +48,8 @@ def test_documented_form(tmp_path):
     counts = ConceptCounts(array("B", [9, 8, 0, 10]), images, "5" * 64)
     [row] = rows("a_b", [100 * 27 / counts.n_images], seeds=(22,), folder="/secret/folder")
     row |= {"correct": counts, "classes": "9" * 64, "protocol": "n_epochs 3", "features": "4b7e"}
-    path = write(
-        tmp_path / "lab one.json", [row | {"data": "4 classes", "images": 40}, *stated("a_c", 1.0, 0.5)]
-    )
+    made = [row | {"data": "4 classes", "images": 40}, *stated("a_c", 1.0, 0.5)]
+    path = write(tmp_path / "lab one.json", made)
     content = json.loads(path.read_text())
     assert list(content) == ["format", "version", "toolkit", "written", "label", "rows"]
     assert content["rows"][0].keys() == {*SCORES} - {"folder", "std", "source"}, "no folder of this machine"
@@ -90,6 +87,10 @@ BAD = [
     ((*ROW, "data"), "a\x1b[31m", 'rows[1]: "data"'),
     ((*MEAN, "source"), "paper v2", "not the published number"),
     ((*CORRECT, "correct_per_class"), "CQgI", "the accuracy is"),
+    ((*CORRECT, "correct_per_class"), 7, "no text with 3 numbers"),
+    ((*CORRECT, "images_per_class"), True, "no text with 3 numbers"),
+    ((*CORRECT, "images_per_class"), 10**30, "images per class"),
+    ((*CORRECT, "images_per_class"), 8, "more right answers"),
     ((*ROW, "data"), "benchmark", "correct has 3 classes"),
 ]
 
@@ -99,9 +100,7 @@ def test_impossible_results_are_refused_in_one_line(tmp_path, good, where, value
     content = target = copy.deepcopy(good)
     for key in where[:-1]:
         target = target[key]
-    if value is ...:
-        del target[where[-1]]
-    elif where:
+    if where:
         target[where[-1]] = value
     path = tmp_path / "f.json"
     path.write_text(json.dumps(content if where else value))
@@ -125,3 +124,16 @@ def test_rows_that_cannot_be_read_are_not_written(tmp_path):
         with pytest.raises(CogError, match=message):
             write(tmp_path / "f.json", [*rows("x_y", [1.0]), {**rows("a_b", [1.0])[0], **changes}])
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("correct", "images", "code"),
+    [([3, 0, 50], [50] * 3, "B"), ([300, 7], [70000, 9], "H"), ([70000, 0], [70000, 1], "I")],
+)
+def test_written_counts_have_the_documented_form_and_are_read_again(correct, images, code):
+    entries = concept_counts.write(correct, images)
+    packed = struct.pack(f"<{len(correct)}{code}", *correct)
+    assert entries["correct_per_class"] == base64.b64encode(packed).decode()
+    found = concept_counts.read(entries, n_classes=len(correct), top1=100 * sum(correct) / sum(images))
+    assert found.correct.tolist() == correct and found.n_images == sum(images)
+    assert isinstance(entries["images_per_class"], int) == (len(set(images)) == 1)

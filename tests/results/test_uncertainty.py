@@ -25,9 +25,6 @@ def accuracies(generator, n_concepts, *, mean=1.0, spread=1.2):
     return 1 / (1 + np.exp(-generator.normal(mean, spread, n_concepts)))
 
 
-# --- oracles
-
-
 def test_one_seed_is_students_t_over_concepts_with_two_more_images():
     generator = np.random.default_rng(0)
     one, other = generator.binomial(50, 0.7, (2, 40))
@@ -116,9 +113,6 @@ def test_holm_is_the_closed_test_of_bonferroni():
     assert uncertainty.holm([]) == []
 
 
-# --- little to go by
-
-
 @pytest.mark.parametrize("n_concepts", [17, 1000])
 def test_a_handful_of_images_is_as_telling_as_in_a_sign_test(n_concepts):
     """All of n images, on as many concepts, are in favor of one model."""
@@ -130,34 +124,20 @@ def test_a_handful_of_images_is_as_telling_as_in_a_sign_test(n_concepts):
         assert (found.p < 0.05) == (exact < 0.05), (n, found.p, exact)
 
 
-# --- simulated studies
-
-
 @pytest.mark.parametrize("n_seeds", [1, 5])
 @pytest.mark.parametrize("n_concepts", first_quick(1, [100, 20, 1000]))
-def test_coverage_of_accuracies(n_concepts, n_seeds):
+def test_coverage_of_accuracies_and_of_their_changes(n_concepts, n_seeds):
     generator = np.random.default_rng(n_concepts + n_seeds)
-    truth = {level: 100 * accuracies(generator, 10**6, mean=level).mean() for level in (0.0, 1.5)}
-    n_covered = 0
-    for number in range(400):
-        level = (0.0, 1.5)[number % 2]
-        rates = accuracies(generator, n_concepts, mean=level)
-        found = uncertainty.accuracy(runs(generator.binomial(50, rates, (n_seeds, n_concepts))))
-        n_covered += found.low <= truth[level] <= found.high
-    assert 0.93 <= n_covered / 400 <= 0.98
-
-
-@pytest.mark.parametrize("n_seeds", [1, 5])
-def test_coverage_of_changes(n_seeds):
-    generator = np.random.default_rng(16 + n_seeds)
-    truth = {m: accuracies(generator, 10**6, mean=m).mean() for m in (0.0, 1.5)}
-    n_covered = 0
+    truth = [100 * accuracies(generator, 10**6, mean=mean).mean() for mean in (0.0, 1.5)]
+    truth.append(100 * (truth[0] / truth[1] - 1))
+    covered = []
     for _ in range(400):
-        drawn = [generator.binomial(50, accuracies(generator, 100, mean=m), (n_seeds, 100)) for m in truth]
-        level, seen = (uncertainty.accuracy(runs(correct)) for correct in drawn)
-        found = uncertainty.change(level, seen)
-        n_covered += found.low <= 100 * (truth[0.0] / truth[1.5] - 1) <= found.high
-    assert 0.93 <= n_covered / 400 <= 0.98
+        rates = [accuracies(generator, n_concepts, mean=mean) for mean in (0.0, 1.5)]
+        found = [uncertainty.accuracy(runs(generator.binomial(50, p, (n_seeds, n_concepts)))) for p in rates]
+        found.append(uncertainty.change(*found))
+        covered.append([one.low <= true <= one.high for one, true in zip(found, truth)])
+    shares = np.mean(covered, axis=0)
+    assert (shares >= 0.93).all() and (shares <= 0.98).all(), shares
 
 
 #: Standard deviations of the difference of two models, in points: over concepts, over seeds, of the rest.

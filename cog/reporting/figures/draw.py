@@ -38,7 +38,7 @@ MAX_SEARCHES = 60
 
 #: The figures by name, with their captions. A further one is a function from means to a sheet, and a line.
 FIGURES: dict[str, tuple[Callable[[pd.DataFrame], Sheet | None], str]] = {
-    "levels": (sheets.levels, "Accuracy from IN-1K to the levels; gray: models of the paper"),
+    "levels": (sheets.levels, "Accuracy from IN-1K to the levels"),
     "fewshot": (sheets.fewshot, "Own models by training images per class"),
     "fig3": (sheets.fig3, "IN-1K and the levels: accuracies, and differences to ResNet50 (paper, Fig. 3)"),
     "fig4": (sheets.fig4, "Few-shot accuracies on three levels (paper, Fig. 4)"),
