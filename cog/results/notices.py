@@ -65,9 +65,8 @@ def check(means: pd.DataFrame, results: Results, *, training: bool = False) -> l
 def _place(row: Any) -> str:
     kind = "" if row.evaluation == LOGREG else f"{row.evaluation}, "
     seed = f", seed {row.seed}" if hasattr(row, "seed") else ""
-    return (
-        f"{kind}{row.model or 'these runs'}, {dataset_label(row.dataset)}, {shots_column(row.n_shot)}{seed}"
-    )
+    place = f"{row.model or 'these runs'}, {dataset_label(row.dataset)}, {shots_column(row.n_shot)}"
+    return kind + place + seed
 
 
 @_check(
@@ -207,9 +206,8 @@ def _changed_features(means: pd.DataFrame, runs: list[Any], results: Results) ->
         now = results.features.get((run.model, run.dataset, split), {}).get(name)
         return bool(now) and run.details["used"][split].get(name) not in (None, now)
 
-    entries = [
-        (s, n) for s in constants.SPLITS for n in ("checkpoint_sha256", "sample_sha256", "rows_sha256")
-    ]
+    names = "checkpoint_sha256", "sample_sha256", "rows_sha256"
+    entries = [(split, name) for split in constants.SPLITS for name in names]
     return [_place(run) for run in runs if any(is_other(run, *entry) for entry in entries)]
 
 

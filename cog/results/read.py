@@ -110,9 +110,8 @@ def warn_of_absent(means: pd.DataFrame, **wanted: Sequence[Any] | None) -> None:
         there = set(map(str, means[column]))
         absent = [str(one) for one in values or () if not any(is_among(name, [str(one)]) for name in there)]
         if absent:
-            logger.warning(
-                "no result for --%s %s%s", column, " ".join(absent), did_you_mean(absent[0], there)
-            )
+            nearest = did_you_mean(absent[0], there)
+            logger.warning("no result for --%s %s%s", column, " ".join(absent), nearest)
 
 
 def of_evaluation(results: Results, evaluation: str) -> Results:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 import re
 from collections.abc import Mapping
@@ -123,10 +122,9 @@ def _read_logs(path: str) -> tuple[str, dict[str, float]]:
         names = [name for name in sorted(os.listdir(path)) if name.startswith("final")]
     finals = [name for name in names if os.path.lexists(f"{path}/{name}/{LOGS_FILE}")]
     if len(finals) != 1:
-        words = f"{len(finals)} final folders ({', '.join(finals)}); keep the one that counts"
-        raise CogError(
-            words if finals else f"no {RESULTS_FILE}, and no final-*/{LOGS_FILE}: unfinished or failed"
-        )
+        none = f"no {RESULTS_FILE}, and no final-*/{LOGS_FILE}: unfinished or failed"
+        several = f"{len(finals)} final folders ({', '.join(finals)}); keep the one that counts"
+        raise CogError(several if finals else none)
     name = f"{finals[0]}/{LOGS_FILE}"
     logs, last = safe_load.load_pickle(f"{path}/{name}"), {}
     for metric, key in METRICS.items():
@@ -198,10 +196,8 @@ def whole(value: Any) -> int | None:
 
 def number(value: Any) -> float | None:
     """Return ``value`` as a float if it is a finite number, else None."""
-    is_number = (
-        isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e100
-    )  # its square is finite
-    return float(value) if is_number and math.isfinite(value) else None
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if is_number and abs(value) < 1e100 else None  # its square is finite
 
 
 def mapping(value: Any) -> dict[str, Any]:

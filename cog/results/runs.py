@@ -75,9 +75,8 @@ def find(
     for model, folder in _model_folders(root, reader.skip):
         if not is_among(model, models):
             continue
-        for dataset in sorted(
-            filter(constants.is_plain_name, _folders(folder, reader.skip)), key=dataset_key
-        ):
+        names = filter(constants.is_plain_name, _folders(folder, reader.skip))
+        for dataset in sorted(names, key=dataset_key):
             if datasets is not None and dataset not in datasets:
                 continue
             for name in reader.results(f"{folder}/{dataset}", "analysis_"):

@@ -164,9 +164,8 @@ def _parts(x: np.ndarray) -> tuple[float, float]:
         return concepts / n_concepts, 0.0
     squares = float(((x - by_concept - by_seed[:, None] + x.mean()) ** 2).sum())
     rest = squares / ((n_concepts - 1) * (n_seeds - 1))
-    return max(0.0, concepts / n_concepts - rest / (n_concepts * n_seeds)), float(
-        by_seed.var(ddof=1)
-    ) / n_seeds
+    of_seeds = float(by_seed.var(ddof=1)) / n_seeds
+    return max(0.0, concepts / n_concepts - rest / (n_concepts * n_seeds)), of_seeds
 
 
 @functools.lru_cache(64)

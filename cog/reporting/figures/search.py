@@ -110,18 +110,13 @@ def _draw_plane(axes: Axes, trials: pd.DataFrame) -> None:
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter(lambda value, _: f"{value:g}")
     placed = trials[(trials["lr"] > 0) & (trials["wd"] > 0)]
-    scored = placed[~placed["diverged"] & placed["val_top1"].notna()].sort_values(
-        "val_top1"
-    )  # the best on top
+    scored = placed[~placed["diverged"] & placed["val_top1"].notna()]
+    scored = scored.sort_values("val_top1")  # the best on top
     if len(scored):
         best = scored["val_top1"].max()
         limits: dict[str, Any] = {"vmin": max(scored["val_top1"].min(), best - _COLOR_RANGE), "vmax": best}
-        look: dict[str, Any] = {
-            "s": 13,
-            "cmap": "viridis_r",
-            "edgecolors": "#555555",
-            "lw": 0.3,
-        }  # better trials are darker
+        # Better trials are darker.
+        look: dict[str, Any] = {"s": 13, "cmap": "viridis_r", "edgecolors": "#555555", "lw": 0.3}
         drawn = axes.scatter(scored["lr"], scored["wd"], c=scored["val_top1"], **look, **limits)
         bar = axes.figure.colorbar(drawn, ax=axes, pad=0.02, extend="min")
         bar.set_label("validation top-1 (%)", fontsize=6.4)
