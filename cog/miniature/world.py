@@ -83,7 +83,7 @@ def concept_traits(graph: NounGraph, wnid: str, seed: int) -> np.ndarray:
 
 
 def draw(traits: np.ndarray, n: int, rng: np.random.Generator) -> np.ndarray:
-    """Return the first ``n`` of ``_CHUNK`` images of a concept, uint8 ``(n, SIZE, SIZE, 3)``, all different."""
+    """Return the first ``n`` of ``_CHUNK`` images of one concept, uint8 ``(n, SIZE, SIZE, 3)``."""
     spread = np.array([0.7 if name.startswith("sky") else INDIVIDUAL for name in TRAITS])
     each = (traits + rng.standard_normal((_CHUNK, len(TRAITS))) * spread).astype(np.float32)[:n]
     t = {name: each[:, k, None, None] for k, name in enumerate(TRAITS)}
