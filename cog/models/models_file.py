@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from cog import config
-from cog.constants import GEOMETRIES, POOLINGS
+from cog.constants import GEOMETRIES, POOLINGS, PRETRAINING
 from cog.errors import CogError
 from cog.models.preprocessing import KEYS, check_keys, keys_of
-from cog.models.spec import PRETRAINING
 from cog.paths import split_model_name
 
 _KEYS = ("source", "loader", "checkpoint", "preprocess", "pooling", "pretraining", "label", "group")

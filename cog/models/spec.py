@@ -6,10 +6,6 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from cog.constants import PRETRAINING
-from cog.errors import CogError
-from cog.paths import split_model_name
-
 if TYPE_CHECKING:
     from cog.data.pixels import RGB, Preprocess
 
@@ -45,14 +41,7 @@ class PaperModel:
     parts: tuple[str, ...] = ("",)  # suffixes of ``url`` and of model.ckpt for each file of the checkpoint
     member: str = ""  # name of the checkpoint inside a zip archive at ``url``
     browser: bool = False  # whether the link needs a browser
-    pretraining: str = "IN-1K"  # data of the training, one of PRETRAINING
-
-    def __post_init__(self) -> None:
-        split_model_name(self.name)
-        if self.pretraining not in PRETRAINING:
-            raise CogError(
-                f"{self.name}: pretraining {self.pretraining!r}, expected {', '.join(PRETRAINING)}"
-            )
+    pretraining: str = "IN-1K"  # data of the training, one of cog.constants.PRETRAINING
 
     @property
     def sha256(self) -> str:

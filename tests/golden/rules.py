@@ -1,20 +1,23 @@
-"""Deterministic synthetic weights, inputs and checkpoint files for loader tests.
+"""Deterministic synthetic weights, inputs and checkpoint files for loader tests: the same bits everywhere.
 
-All random numbers are exact: raw PCG64 words (a stream numpy guarantees to keep) are turned into values by
-integer arithmetic and one float64 multiplication, so that every platform produces the same bits.
+They come from raw PCG64 words (a stream that numpy guarantees to keep) by integer arithmetic and one float64
+multiplication.
 """
 
+import functools
 import json
-import os
 import zlib
+from pathlib import Path
 
 import numpy as np
 
-HERE = os.path.dirname(os.path.abspath(__file__))
+from golden import containers
+
+HERE = Path(__file__).parent
 
 
 def _values(tag, shape, step, out_dtype, chunk=1 << 16):
-    """step(uint64 words) for one raw word per element, in chunks that stay in the processor's cache."""
+    """step(uint64 words) for a raw word per element, in chunks that stay in the processor's cache."""
     bits = np.random.PCG64(zlib.crc32(tag.encode()))
     out = np.empty(int(np.prod(shape, dtype=np.int64)), out_dtype)
     for i in range(0, out.size, chunk):
@@ -22,57 +25,51 @@ def _values(tag, shape, step, out_dtype, chunk=1 << 16):
     return out.reshape(shape)
 
 
-def uniform(tag, shape, a=0.0, b=1.0, gain=1.0, dtype=np.float64):
-    """gain * (a + b * u), u uniform in [0, 1) with 53 bits."""
-    return _values(tag, shape, lambda w: gain * (a + b * ((w >> np.uint64(11)) * 2.0**-53)), dtype)
-
-
 def normal(tag, shape, std=1.0, dtype=np.float64):
     """std * z, z of mean 0 / variance 1: sum of the four 16-bit fields of a word (Irwin-Hall, |z| < 3.47)."""
 
     def step(w):
         fields = w.astype("<u8", copy=False).view("<u2")
-        s = fields[0::4].astype(np.int32)
-        for k in (1, 2, 3):
-            s += fields[k::4]
+        s = sum(fields[k::4].astype(np.int32) for k in range(4))
         return std * ((s - 131070) * (3.0**0.5 / 65536))
 
     return _values(tag, shape, step, dtype)
 
 
-def _fan_in(kind, shape):
-    if kind == "conv":  # (out, in / groups, kh, kw)
-        return int(np.prod(shape[1:]))
-    if kind == "conv_hwio":  # (kh, kw, in, out)
-        return int(np.prod(shape[:-1]))
-    return shape[1] if kind == "linear" else shape[0]  # linear: (out, in); dense: (in, out)
+#: Axes of the inputs: "conv" is (out, in / groups, kh, kw), "linear" (out, in), "dense" (in, out).
+_FAN_IN = {"conv": slice(1, 4), "conv_hwio": slice(0, 3), "linear": slice(1, 2), "dense": slice(0, 1)}
 
 
-def fill_tensor(key, shape, dtype, kind, seed, gain):
-    tag, shape = f"{seed}:{key}", tuple(shape)
-    if kind in ("conv", "conv_hwio", "linear", "dense"):
-        return normal(tag, shape, np.sqrt(gain.get(kind, 1.0) / _fan_in(kind, shape)), dtype)
-    if kind == "norm_w":  # weight of BatchNorm / LayerNorm
-        return uniform(tag, shape, 0.7, 0.6, gain.get("norm_w", 1.0), dtype)
-    if kind == "var":
-        return uniform(tag, shape, 0.5, 1.0, 1.0, dtype)
-    if kind == "zero" or kind.startswith("const="):  # num_batches_tracked, pointers, counters
-        return np.full(shape, float(kind.partition("=")[2] or 0)).astype(dtype)
-    # Tokens are class and distillation tokens and embeddings, units are queues, memories and prototypes.
-    return normal(tag, shape, {"bias": 0.1, "mean": 0.1, "token": 0.02, "unit": 1.0}[kind], dtype)
+def _tensor(tag, shape, dtype, kind, gain):
+    if kind in _FAN_IN:
+        return normal(tag, shape, np.sqrt(gain / np.prod(shape[_FAN_IN[kind]])), dtype)
+    if kind in ("norm_w", "var"):  # uniform, with 53 bits; norm_w: the weight of BatchNorm or LayerNorm
+        low, width, gain = (0.7, 0.6, gain) if kind == "norm_w" else (0.5, 1.0, 1.0)
+        return _values(tag, shape, lambda w: gain * (low + width * ((w >> np.uint64(11)) * 2.0**-53)), dtype)
+    # Tokens are class and distillation tokens and embeddings.
+    return normal(tag, shape, {"bias": 0.1, "mean": 0.1, "token": 0.02}[kind], dtype)
 
 
-def fill(schema, seed, group=None):
-    """{key: ndarray} for one tensor group of the schema (default: the group that holds the weights).
+def hollow(shape, dtype, value=0.0):
+    """Return an array of one number, repeated by strides of 0."""
+    return np.lib.stride_tricks.as_strided(np.full((), value).astype(dtype), shape, [0] * len(shape))
 
-    A row is [key, shape, dtype, kind]. A fifth entry is the key whose values are repeated (one array object),
-    where the original file holds the same tensor twice.
+
+def fill(schema, seed, group):
+    """{key: ndarray} for one tensor group of the schema; what the feature does not depend on is zero.
+
+    A row is [key, shape, dtype, kind], and the key whose values it repeats where a tensor is there twice.
     """
-    g, out = schema["groups"][schema["weights_group"] if group is None else group], {}
-    for k, s, d, kind, *source in g["tensors"]:
-        src = source[0] if source else k
-        same = src in out and out[src].shape == tuple(s)
-        out[k] = out[src] if same else fill_tensor(src, s, d, kind, seed, schema.get("gain", {}))
+    out, elsewhere = {}, tuple(schema["not_part_of_the_feature"])
+    for key, shape, dtype, kind, *source in schema["groups"][group]["tensors"]:
+        own = source[0] if source else key
+        if own in out and out[own].shape == tuple(shape):
+            out[key] = out[own]
+        elif kind in ("zero", "unit") or kind.startswith("const=") or key.startswith(elsewhere or ("\0",)):
+            out[key] = hollow(shape, dtype, float(kind.partition("=")[2] or 0))
+        else:
+            gain = schema.get("gain", {}).get(kind, 1.0)
+            out[key] = _tensor(f"{seed}:{own}", tuple(shape), dtype, kind, gain)
     return out
 
 
@@ -86,21 +83,19 @@ def make_input(size, seed):
 
 
 def load_index():
-    with open(os.path.join(HERE, "index.json")) as f:
-        return json.load(f)
+    return json.loads((HERE / "index.json").read_text())
 
 
 def load_schema(model_name):
-    with open(os.path.join(HERE, "schema", load_index()[model_name]["schema"])) as f:
-        return json.load(f)
+    file = HERE / "schema" / load_index()[model_name]["schema"]
+    return json.loads(file.read_text(), object_hook=containers.decoded)
 
 
-def load_golden(model_name, seed, suffix=""):
-    return np.load(os.path.join(HERE, f"seed{seed}", model_name + suffix + ".npy"))
+def load_golden(model_name, seed):
+    return np.load(HERE / f"seed{seed}" / f"{load_index()[model_name].get('golden', model_name)}.npy")
 
 
-def write_checkpoint(model_name, seed, path, variant=None):
+def write_checkpoint(model_name, seed, path):
     """Write the synthetic file in the authors' layout; returns the path to hand to the loader."""
-    from golden import containers
-
-    return containers.write(load_schema(model_name), seed, path, variant)
+    schema = load_schema(model_name)
+    return containers.write(schema, functools.partial(fill, schema, seed), path)

@@ -1,14 +1,9 @@
-"""Checkpoints in their authors' layouts with the right names and shapes but almost no data.
-
-A tensor is a zero, repeated by strides of 0 (torch containers), or has axes of length 1 (other containers).
-"""
+"""Checkpoints in their authors' layouts with the right names and shapes but almost no data."""
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from pathlib import Path
-from unittest import mock
 
 import numpy as np
 from golden import containers, rules
@@ -21,35 +16,25 @@ def container(name: str) -> str:
 
 
 def write(name: str, path: Path, *, edit: Edit | None = None, add: dict | None = None, variant=None) -> Path:
-    """Write a hollow checkpoint.
+    """Write a hollow checkpoint: zeros, repeated by strides (torch), or axes of length 1 (other containers).
 
     ``edit`` changes its state dict (name -> array); ``add`` has further entries of the outer dict.
     """
     schema = rules.load_schema(name)
+    schema["container"].setdefault("extras", {}).update(add or {})
     strided = container(name) in ("torch", "torchscript")
-    weights = schema["weights_group"]
 
-    def fill(schema, seed, group=None):
-        filled = {}
-        for key, shape, dtype, *_ in schema["groups"][group or weights]["tensors"]:
-            zero = np.zeros((), dtype)
-            filled[key] = np.broadcast_to(zero, shape) if strided else np.zeros([1] * len(shape), dtype)
-        if edit is not None and (group or weights) == weights:
+    def fill(group):
+        filled = {
+            key: rules.hollow(shape, dtype) if strided else np.zeros([1] * len(shape), dtype)
+            for key, shape, dtype, *_ in schema["groups"][group]["tensors"]
+        }
+        if edit is not None and group == schema["weights_group"]:
             edit(filled)
         return filled
 
-    original = containers.torch_object
-
-    def torch_object(*arguments):
-        return {**original(*arguments), **(add or {})}
-
-    with (
-        mock.patch.object(containers, "fill", fill),
-        mock.patch.object(containers, "torch_object", torch_object),
-        warnings.catch_warnings(),
-    ):
-        warnings.simplefilter("ignore")  # about read-only arrays, and the deprecation of torch.jit
-        return Path(containers.write(schema, "A", path, variant))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return containers.write(schema, fill, path, variant)
 
 
 def backbone_key(name: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import pickle
 import zipfile
 
@@ -14,16 +13,15 @@ import timm
 import torch
 from golden import rules
 from hostile import Payload
-from marks import first_quick
 from random_networks import randomize
 
 import cog
 from cog.errors import CogError
+from cog.models import checkpoint, containers
 from cog.models.fetch import sha256
 
-#: One model per container and kind of layout first; the other rows are slow.
-QUICK = ("deit_small_distilled", "simclrv2_resnet50", "byol_resnet50", "clip_resnet50")
-NAMES = first_quick(len(QUICK), sorted(rules.load_index(), key=lambda name: name not in QUICK))
+#: A model of each container: zip and older files of torch, of TensorFlow, Haiku, TorchScript.
+NAMES = ("deit_small_distilled", "nat_m4", "simclrv2_resnet50", "byol_resnet50", "clip_resnet50")
 
 
 def refusal(name, path) -> str:
@@ -32,9 +30,6 @@ def refusal(name, path) -> str:
         cog.load_backbone(name, path)
     assert "\n" not in str(error.value)
     return str(error.value)
-
-
-# ---- files of training scripts, for a network of timm
 
 
 #: Entries and beginnings of names in files of training scripts; after "over", those of other weights.
@@ -101,10 +96,7 @@ def test_pickles_of_arrays_and_files_with_another_or_no_classifier(state, tmp_pa
 @pytest.mark.parametrize(
     "edit, says",
     [
-        (
-            lambda s: {f"net.0.{n}": v for n, v in s.items()},
-            r"missing .*unexpected .*net\.0\..*; rename them",
-        ),
+        (lambda s: {f"net.{n}": v for n, v in s.items()}, r"missing .*unexpected .*net\..*; rename them"),
         (lambda s: {"state_dict": s, "state_dict_ema": {"conv1.0.weight": s["conv1.0.weight"]}}, "missing"),
         (lambda s: s | {"extra": torch.zeros(3)}, r"unexpected 1 \(extra\)"),
         (lambda s: {"state_dict": {"conv1.weight": 3}}, "expected a dict of parameter tensors"),
@@ -116,36 +108,48 @@ def test_files_that_do_not_fit_are_not_replaced_by_others(edit, says, state, tmp
         cog.load_backbone("timm_test_resnet", tmp_path / "model.ckpt")
 
 
-# ---- files in the layouts of the paper's models
-
-
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("kind", ["missing", "unexpected", "shape"])
-def test_parameters_that_do_not_fit_are_named(name, kind, tmp_path):
+def test_parameters_that_do_not_fit_are_named(name, tmp_path):
     key = hollow.backbone_key(name)
     before, separator, leaf = key.rpartition("/" if "/" in key else ".")
+    more, path = f"{before}{separator}more{separator}{leaf}", tmp_path / "model.ckpt"
 
-    def edit(state):
-        if kind == "missing":
-            del state[key]
-        elif kind == "unexpected":
-            state[f"{before}{separator}more{separator}{leaf}"] = state[key]
-        else:
-            state[key] = state[key][None].repeat(2, axis=0) if state[key].ndim < 2 else state[key][:1, :1]
+    def other_shape(state):
+        state[key] = state[key][None].repeat(2, axis=0) if state[key].ndim < 2 else state[key][:1, :1]
 
-    line = refusal(name, hollow.write(name, tmp_path / "model.ckpt", edit=edit))
-    says = {"missing": "missing 1 (", "unexpected": "unexpected 1 (", "shape": " instead of ("}
-    assert "does not fit the architecture: " in line and says[kind] in line
+    edits = {"missing 1 (": lambda s: s.pop(key), "unexpected 1 (": lambda s: s.update({more: s[key]})}
+    for says, edit in (edits | {" instead of (": other_shape}).items():
+        line = refusal(name, hollow.write(name, path, edit=edit))
+        assert "does not fit the architecture: " in line and says in line
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("share", first_quick(1, [0.97, 0.0, 0.3]))
-def test_truncated_file(name, share, tmp_path):
+def test_cut_and_damaged_files(name, tmp_path):
     path = hollow.write(name, tmp_path / "model.ckpt")
-    victim = path if path.is_file() else path.with_name(path.name + ".data-00000-of-00001")
-    victim.write_bytes(victim.read_bytes()[: int(victim.stat().st_size * share)])
-    line = refusal(name, path)
-    assert "complete?" in line or "holds nothing" in line
+    generator = np.random.default_rng(0)
+    for victim in list(tmp_path.iterdir()):
+        original = victim.read_bytes()
+        for share in (0.97, 0.0, 0.3):
+            victim.write_bytes(original[: int(len(original) * share)])
+            line = refusal(name, path)
+            assert "complete?" in line or "holds nothing" in line
+        for _ in range(40):
+            damaged = bytearray(original)
+            for position in generator.integers(0, len(damaged), 4):
+                damaged[position] = generator.integers(256)
+            victim.write_bytes(damaged)
+            checked = name == "simclrv2_resnet50"  # its parts have checksums
+            with pytest.raises(CogError) if checked else contextlib.suppress(CogError):
+                checkpoint.read_state(path, ["x"])
+        victim.write_bytes(original)
+
+
+@pytest.mark.parametrize("name", ["byol_resnet50", "compress_resnet50"])
+def test_files_of_other_versions_of_libraries_hold_the_same(name, tmp_path):
+    variants = None, *rules.load_schema(name)["variants"]
+    files = [hollow.write(name, tmp_path / f"{variant}.ckpt", variant=variant) for variant in variants]
+    first, *others = ([key for key, _ in containers.leaves(checkpoint.read(file))] for file in files)
+    assert len(first) > 300 and all(names == first for names in others)
 
 
 @pytest.mark.parametrize("name", [case for case in NAMES if case != "simclrv2_resnet50"])
@@ -156,11 +160,9 @@ def test_no_code_of_a_file_is_run(name, tmp_path):
     elif kind == "dill_pickle":
         path.write_bytes(pickle.dumps({"experiment_state": {}, "step": Payload(canary)}, protocol=2))
     else:
-        data = hollow.write(name, path).read_bytes()
-        with zipfile.ZipFile(io.BytesIO(data)) as old, zipfile.ZipFile(path, "w") as new:
-            for info in old.infolist():
-                harmful = info.filename.endswith("/data.pkl")
-                new.writestr(info.filename, pickle.dumps(Payload(canary), 2) if harmful else old.read(info))
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("net/constants.pkl", b"")
+            archive.writestr("net/data.pkl", pickle.dumps(Payload(canary), 2))
     line = refusal(name, path)
     assert "refused to read" in line and "posix.system" in line
     assert not canary.exists()
@@ -176,7 +178,6 @@ def test_no_code_of_a_file_is_run(name, tmp_path):
         (b"PK\x03\x04 and nothing more", "is not a readable torch file"),
         (b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19.", "is not a readable torch file"),
         (b"\x10" + bytes(7) + b"{not json at all}", "is not a readable safetensors file"),
-        (b"\x80\x04I1\n.", "holds a int"),
         (b"\x80\x04]\x94.", "holds a list"),
     ],
 )
@@ -186,37 +187,11 @@ def test_no_checkpoint_at_all(content, expected, tmp_path):
     assert expected in refusal("dino_resnet50", path)
 
 
-@pytest.mark.parametrize("victim", ["model.ckpt.index", "model.ckpt.data-00000-of-00001"])
-def test_flipped_bits_and_missing_parts_of_a_tensorflow_checkpoint(victim, tmp_path):
-    hollow.write("simclrv2_resnet50", tmp_path / "model.ckpt")
-    path = tmp_path / victim
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2 if victim.endswith("index") else 1] ^= 1
-    path.write_bytes(bytes(data))
-    assert "checksum" in refusal("simclrv2_resnet50", tmp_path / "model.ckpt")
-    path.rename(tmp_path / "model.ckpt.data-00000-of-00002")
-    assert refusal("simclrv2_resnet50", tmp_path / "model.ckpt")
-
-
-def test_hash_of_a_checkpoint_in_parts(tmp_path):
-    for end, data in {"index": b"ab", "data-00000-of-00001": b"c"}.items():
+def test_parts_of_a_tensorflow_checkpoint(tmp_path):
+    path = hollow.write("simclrv2_resnet50", tmp_path / "model.ckpt")
+    (tmp_path / "model.ckpt.data-00000-of-00001").rename(tmp_path / "model.ckpt.data-00000-of-00002")
+    assert "1 of 2 data files" in refusal("simclrv2_resnet50", path)
+    for end, data in {"index": b"ab", "data-00000-of-00002": b"c"}.items():
         (tmp_path / f"model.ckpt.{end}").write_bytes(data)
     abc = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"  # FIPS 180-2, appendix B.1
-    assert sha256(tmp_path / "model.ckpt") == sha256(tmp_path / "model.ckpt.index") == abc
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [*QUICK, "dino_resnet50"])
-def test_random_damage_is_an_error_of_ours_or_harmless(name, tmp_path):
-    """A model of each container."""
-    path = hollow.write(name, tmp_path / "model.ckpt")
-    victim = path if path.is_file() else path.with_name(path.name + ".index")
-    original, generator = victim.read_bytes(), np.random.default_rng(0)
-    for _ in range(40):
-        damaged = bytearray(original)
-        for position in generator.integers(0, len(damaged), 4):
-            damaged[position] = generator.integers(256)
-        end = None if generator.random() < 0.8 else generator.integers(len(damaged))
-        victim.write_bytes(bytes(damaged[:end]))
-        with contextlib.suppress(CogError):
-            cog.load_backbone(name, path)
+    assert sha256(path) == sha256(tmp_path / "model.ckpt.index") == abc

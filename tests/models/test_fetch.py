@@ -8,44 +8,21 @@ import hashlib
 import http.server
 import io
 import os
+import random
 import subprocess
 import threading
 import zipfile
 
 import pytest
-import torch
 
 from cog.commands.models import main
 from cog.models import fetch
 from cog.models.paper_models import MODELS
-from cog.models.spec import PaperModel
 
-
-def checkpoint_bytes(seed: int = 0, n: int = 300_000) -> bytes:
-    buffer = io.BytesIO()
-    torch.save({"w": torch.randn(n, generator=torch.Generator().manual_seed(seed))}, buffer)
-    return buffer.getvalue()
-
-
-DATA = checkpoint_bytes()
+DATA = random.Random(0).randbytes(1_200_000)
 
 #: Path with the SHA-256 of the file; that of ``/a`` is not known.
 KNOWN = f"/{hashlib.sha256(DATA).hexdigest()}/a"
-
-
-class Server(http.server.ThreadingHTTPServer):
-    """Serves ``files``; ``cuts[path]`` says where each answer breaks off."""
-
-    def __init__(self):
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.files = {"/a": DATA, KNOWN: DATA}
-        self.cuts: dict[str, list] = {}
-        self.status: dict[str, list[int]] = {}
-        self.etag = '"1"'
-        self.requests: list[tuple[str, str | None]] = []
-
-    def url(self, path: str) -> str:
-        return f"http://127.0.0.1:{self.server_port}{path}"
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -53,34 +30,32 @@ class Handler(http.server.BaseHTTPRequestHandler):
         pass
 
     def do_GET(self):
-        server, path, wanted = self.server, self.path, self.headers.get("Range")
-        server.requests.append((path, wanted))
-        if server.status.get(path):
-            return self.send_error(server.status[path].pop(0))
-        if path not in server.files:
-            return self.send_error(404)
-        data, start = server.files[path], 0
-        if wanted and self.headers.get("If-Range") in (None, server.etag):
-            start = int(wanted.removeprefix("bytes=").rstrip("-"))
-            if start >= len(data):
-                return self.send_error(416)
+        server, wanted = self.server, self.headers.get("Range")
+        server.requests.append((self.path, wanted))
+        if isinstance(data := server.files.get(self.path, 404), int):
+            return self.send_error(data)
+        etag = hashlib.md5(data).hexdigest()
+        fresh = wanted is None or self.headers.get("If-Range", etag) != etag
+        start = 0 if fresh else int(wanted.removeprefix("bytes=").rstrip("-"))
+        if start >= len(data) > 0:
+            return self.send_error(416)
         self.send_response(206 if start else 200)
-        if start:
-            self.send_header("Content-Range", f"bytes {start}-{len(data) - 1}/{len(data)}")
         self.send_header("Content-Length", str(len(data) - start))
-        self.send_header("ETag", server.etag)
+        self.send_header("ETag", etag)
         self.end_headers()
-        cut = server.cuts[path].pop(0) if server.cuts.get(path) else None
         with contextlib.suppress(ConnectionError):
-            self.wfile.write(data[start:] if cut is None else data[start : start + cut])
+            self.wfile.write(data[start:][: server.cuts.pop(0) if server.cuts else None])
         self.close_connection = True
 
 
 @pytest.fixture
 def server(monkeypatch):
+    """Serve ``files``, bytes or a status; answer n breaks off after ``cuts[n]`` bytes."""
     monkeypatch.setattr(fetch, "_RETRY_WAIT_S", 0.0)
     monkeypatch.setenv("no_proxy", "*")
-    with Server() as running:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as running:
+        running.files, running.cuts, running.requests = {"/a": DATA, KNOWN: DATA}, [], []
+        running.url = f"http://127.0.0.1:{running.server_port}"
         thread = threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         yield running
@@ -88,12 +63,9 @@ def server(monkeypatch):
         thread.join()
 
 
-def row(url: str, **fields) -> PaperModel:
-    return dataclasses.replace(MODELS["dino_resnet50"], url=url, **fields)
-
-
-def prepare(declared: PaperModel, root, **options):
-    ((_, status, detail),) = fetch.fetch([declared], root, **options)
+def prepare(url: str, root, *, dry_run: bool = False, **fields):
+    declared = dataclasses.replace(MODELS["dino_resnet50"], url=url, **fields)
+    ((_, status, detail),) = fetch.fetch([declared], root, dry_run=dry_run)
     assert "\n" not in detail
     return status, detail, root / "dino" / "resnet50" / "model.ckpt"
 
@@ -103,37 +75,30 @@ def leftovers(target) -> set[str]:
 
 
 def test_resume_after_cut_connections_then_skip(server, tmp_path):
-    server.cuts[KNOWN] = [100_000] * 8
-    status, _, target = prepare(row(server.url(KNOWN)), tmp_path)
+    server.cuts = [100_000] * 8
+    status, _, target = prepare(server.url + KNOWN, tmp_path)
     assert (status, target.read_bytes(), leftovers(target)) == ("ready", DATA, set())
     begun = [wanted for _, wanted in server.requests]
     assert begun == [None, *(f"bytes={n}00000-" for n in range(1, 9))]
-    status, detail, _ = prepare(row(server.url(KNOWN)), tmp_path)
+    status, detail, _ = prepare(server.url + KNOWN, tmp_path)
     assert status == "ready" and "as published" in detail and len(server.requests) == len(begun)
 
 
-@pytest.mark.parametrize("first_part", [DATA[:500_000], b"other" * 1000, DATA + b"more"])
-def test_a_killed_command_is_continued_where_the_hash_is_known(server, tmp_path, first_part):
-    part = tmp_path / "dino/resnet50/.model.ckpt.part"
-    for path, status in ((KNOWN, "ready" if DATA.startswith(first_part) else "failed"), ("/a", "ready")):
-        part.parent.mkdir(parents=True, exist_ok=True)
-        part.write_bytes(first_part)
-        got, _, target = prepare(row(server.url(path)), tmp_path)
-        if first_part == DATA + b"more":
-            status = "ready"  # the server has nothing after it, so it begins again
-        assert got == status and target.exists() == (status == "ready") and not part.exists()
-        target.unlink(missing_ok=True)
-    assert server.requests[0] == (KNOWN, f"bytes={len(first_part)}-") and server.requests[-1] == ("/a", None)
+@pytest.mark.parametrize("part, status", [(DATA[:500_000], "ready"), (b"other", "failed"), (DATA, "ready")])
+def test_a_killed_command_is_continued_where_the_hash_is_known(server, tmp_path, part, status):
+    for path, expected in ((KNOWN, status), ("/a", "ready")):
+        target = tmp_path / path.strip("/") / "dino/resnet50/model.ckpt"
+        target.parent.mkdir(parents=True)
+        target.with_name(".model.ckpt.part").write_bytes(part)
+        got, _, target = prepare(server.url + path, tmp_path / path.strip("/"))
+        assert got == expected and target.exists() == (got == "ready") and not leftovers(target)
+    assert server.requests[0] == (KNOWN, f"bytes={len(part)}-") and server.requests[-1] == ("/a", None)
 
 
 def test_a_file_that_changes_meanwhile_is_downloaded_as_a_whole(server, tmp_path, monkeypatch):
-    server.cuts["/a"], other = [500_000], checkpoint_bytes(1)
-
-    def change_file(_):
-        server.etag, server.files["/a"] = '"2"', other
-
-    monkeypatch.setattr(fetch.time, "sleep", change_file)
-    status, _, target = prepare(row(server.url("/a")), tmp_path)
+    server.cuts, other = [500_000], DATA[::-1]
+    monkeypatch.setattr(fetch.time, "sleep", lambda _: server.files.update({"/a": other}))
+    status, _, target = prepare(server.url + "/a", tmp_path)
     assert (status, target.read_bytes(), leftovers(target)) == ("ready", other, set())
 
 
@@ -149,14 +114,13 @@ def test_a_file_that_changes_meanwhile_is_downloaded_as_a_whole(server, tmp_path
     ],
 )
 def test_a_link_that_fails_is_one_line_with_advice(server, tmp_path, path, says, monkeypatch, capsys):
-    server.files |= {path: DATA, "/page": b"<!DOCTYPE html><html>log in</html>", "/empty": b""}
-    server.files.pop("/no", None)
-    server.status["/500"] = [500] * 99
-    url = "http://127.0.0.1:9/a" if path == "refused" else server.url(path)
-    status, detail, target = prepare(row(url), tmp_path)
+    page = b"<!DOCTYPE html><html>log in</html>"
+    server.files |= {path: DATA, "/page": page, "/empty": b"", "/no": 404, "/500": 500}
+    url = "http://127.0.0.1:9/a" if path == "refused" else server.url + path
+    status, detail, target = prepare(url, tmp_path)
     assert status == "failed" and says in detail and not target.exists()
     assert f"get {url} otherwise and save it as {target}" in detail
-    monkeypatch.setitem(MODELS, "dino_resnet50", row(url))
+    monkeypatch.setitem(MODELS, "dino_resnet50", dataclasses.replace(MODELS["dino_resnet50"], url=url))
     assert main(["fetch", str(tmp_path), "dino_resnet50", "cutmix_resnet50"]) == 2
     printed = capsys.readouterr().out.splitlines()
     assert [line.split()[1] for line in printed[:2]] == ["failed", "manual"]
@@ -164,15 +128,15 @@ def test_a_link_that_fails_is_one_line_with_advice(server, tmp_path, path, says,
 
 
 def test_browsers_links_dry_runs_and_files_that_are_there_touch_nothing(server, tmp_path):
-    status, detail, target = prepare(row("https://example.org/folder", browser=True), tmp_path)
+    status, detail, target = prepare("https://example.org/folder", tmp_path, browser=True)
     assert status == "manual" and "https://example.org/folder" in detail and str(target) in detail
-    assert prepare(row(server.url("/a")), tmp_path / "new", dry_run=True)[0] == "would download"
+    assert prepare(server.url + "/a", tmp_path / "new", dry_run=True)[0] == "would download"
     assert not (tmp_path / "new").exists()
     target.parent.mkdir(parents=True)
     target.write_bytes(b"mine")
-    status, detail, _ = prepare(row(server.url(KNOWN)), tmp_path)
+    status, detail, _ = prepare(server.url + KNOWN, tmp_path)
     assert status == "failed" and "not the published file" in detail
-    assert prepare(row(server.url("/a")), tmp_path)[0] == "ready" and target.read_bytes() == b"mine"
+    assert prepare(server.url + "/a", tmp_path)[0] == "ready" and target.read_bytes() == b"mine"
     assert not server.requests
 
 
@@ -196,21 +160,21 @@ def archive_of(data: bytes, compression=zipfile.ZIP_DEFLATED) -> bytes:
 )
 def test_an_archive_is_unpacked_or_refused(server, tmp_path, archive, member, says):
     server.files["/a.zip"] = archive
-    status, detail, target = prepare(row(server.url("/a.zip"), member=member), tmp_path)
+    status, detail, target = prepare(server.url + "/a.zip", tmp_path, member=member)
     assert status == ("failed" if says else "ready") and says in detail
     assert target.exists() == (not says) and (says or target.read_bytes() == DATA) and not leftovers(target)
 
 
 def test_checkpoints_in_parts(server, tmp_path):
     server.files["/m.index"], server.files["/m.data-00000-of-00001"] = b"index", b"data"
-    declared = row(server.url("/m"), parts=(".data-00000-of-00001", ".index"))
-    status, _, target = prepare(declared, tmp_path)
+    url, parts = server.url + "/m", (".data-00000-of-00001", ".index")
+    status, _, target = prepare(url, tmp_path, parts=parts)
     assert status == "ready" and not target.exists()
     assert target.with_name("model.ckpt.index").read_bytes() == b"index"
     assert target.with_name("model.ckpt.data-00000-of-00001").read_bytes() == b"data"
-    assert prepare(declared, tmp_path)[1].startswith("already there")
+    assert prepare(url, tmp_path, parts=parts)[1].startswith("already there")
     del server.files["/m.index"]
-    status, _, target = prepare(declared, tmp_path / "2")
+    status, _, target = prepare(url, tmp_path / "2", parts=parts)
     assert status == "failed" and not target.with_name("model.ckpt.data-00000-of-00001").exists()
 
 

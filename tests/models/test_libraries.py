@@ -15,9 +15,9 @@ from huggingface_hub.errors import LocalEntryNotFoundError
 from marks import first_quick, later
 from PIL import Image
 from random_networks import randomize
-from torchvision import transforms
 
 import cog
+from cog.data.pixels import normalizer, resize_and_crop, to_input
 from cog.errors import CogError
 from cog.models import libraries
 from cog.models.choice import find_model
@@ -25,45 +25,30 @@ from cog.models.networks import T2TViT
 
 open_clip, transformers = later("open_clip"), later("transformers")
 
-_NEEDS = {"openclip": open_clip, "hf": transformers}
-
-#: Name and side of the images; those of torchvision also with the classifier.
-QUICK = (
-    *("timm_test_resnet 64", "timm_test_convnext 64", "timm_test_vit 160", "timm_mobilenetv3_small_050 64"),
-    *("torchvision_mobilenet_v3_small 64 classifier.3", "torchvision_shufflenet_v2_x0_5 64 fc"),
-    *("openclip_small-ViT 32", "openclip_small-CoCa 32", "openclip_small-RN 64", "openclip_small-timm 160"),
-    *("hf_vit 32", "hf_vit_mae 32", "hf_resnet 32", "hf_clip 32"),
-)
-SLOW = """
-timm_test_efficientnet 64, timm_test_vit3 160, timm_test_vit4 160, timm_test_byobnet 64,
-timm_convnext_atto 64, timm_vit_tiny_patch16_224 224, timm_eva02_tiny_patch14_224 224,
-timm_swin_tiny_patch4_window7_224 224, timm_swinv2_tiny_window8_256 256,
-timm_vit_small_patch14_dinov2 112, timm_vit_small_patch14_reg4_dinov2 112,
-timm_vit_small_patch16_dinov3 256, timm_vit_tiny_r_s16_p8_224 224, timm_levit_128s 224,
-timm_crossvit_9_240 240, timm_deit3_small_patch16_224 224, timm_beit_base_patch16_224 224,
-torchvision_resnet18 64 fc, torchvision_mnasnet0_5 64 classifier.1, torchvision_regnet_y_400mf 64 fc,
-torchvision_vit_b_32 224 heads.head, torchvision_swin_t 224 head,
-torchvision_convnext_tiny 64 classifier.2, torchvision_densenet121 64 classifier,
-torchvision_efficientnet_b0 64 classifier.1, torchvision_inception_v3 299 fc,
-torchvision_googlenet 224 fc, torchvision_vgg11 224 classifier.6,
-torchvision_maxvit_t 224 classifier.5, openclip_ViT-B-32.openai 224, openclip_RN50.openai 224,
-openclip_ViT-B-16-SigLIP.webli 224, openclip_convnext_base.laion400m_s13b_b51k 224,
-openclip_EVA02-B-16.merged2b_s8b_b131k 224, hf_deit 32, hf_beit 32, hf_dinov2 32,
-hf_dinov2_with_registers 32, hf_swin 32, hf_convnext 32, hf_siglip 32
+#: Name and side of the images; those of torchvision also with the classifier. The first are quick.
+NETWORKS = """
+timm_test_resnet 64, timm_test_convnext 64, timm_test_vit 160, timm_mobilenetv3_small_050 64,
+torchvision_mobilenet_v3_small 64 classifier.3, torchvision_shufflenet_v2_x0_5 64 fc, openclip_vit 32,
+openclip_vit.quick 32, openclip_coca 32, openclip_rn 64, openclip_timm 160,
+hf_vit 32, hf_vit_mae 32, hf_resnet 32, hf_clip 32,
+timm_test_efficientnet 64, timm_test_vit3 160, timm_test_vit4 160, timm_test_byobnet 64, timm_levit_128s 224,
+timm_eva02_tiny_patch14_224 224, timm_crossvit_9_240 240, timm_vit_small_patch14_reg4_dinov2 112,
+torchvision_mnasnet0_5 64 classifier.1, torchvision_regnet_y_400mf 64 fc,
+torchvision_densenet121 64 classifier, torchvision_swin_t 64 head, torchvision_inception_v3 96 fc,
+torchvision_googlenet 64 fc, hf_deit 32, hf_beit 32, hf_dinov2 32, hf_dinov2_with_registers 32, hf_swin 32,
+hf_convnext 32, hf_siglip 32
 """
-NETWORKS = first_quick(len(QUICK), [*QUICK, *(case.strip() for case in SLOW.split(","))])
 
 _TEXT = {"context_length": 8, "vocab_size": 64, "width": 16, "heads": 2, "layers": 1}
 _VIT = {"image_size": 32, "layers": 2, "width": 32, "head_width": 16, "patch_size": 8}
 _POOLED = {"attentional_pool": True, "attn_pooler_queries": 9, "attn_pooler_heads": 2, "output_tokens": True}
 #: Image towers of open_clip.
 OPEN_CLIP = {
-    "small-ViT": _VIT,
-    "small-CoCa": _VIT | _POOLED,
-    "small-RN": {"image_size": 64, "layers": [1, 1, 1, 1], "width": 16, "patch_size": None},
-    "small-timm": {"image_size": 160, "timm_model_name": "test_vit", "timm_pool": "avg"},
+    "vit": _VIT,
+    "coca": _VIT | _POOLED,
+    "rn": {"image_size": 64, "layers": [1, 1, 1, 1], "width": 16, "patch_size": None},
+    "timm": {"image_size": 160, "timm_model_name": "test_vit", "timm_pool": "avg", "timm_proj": "linear"},
 }
-OPEN_CLIP["small-timm"]["timm_proj"] = "linear"
 
 _SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
 _SMALL = _SIZES | {"image_size": 32, "patch_size": 8}
@@ -87,35 +72,29 @@ PROCESSOR = {
 }
 
 
-def need(name: str) -> None:
-    if _NEEDS.get(name.partition("_")[0], timm) is None:
-        pytest.skip(f"the library of {name} is not installed (pip install '.[hub]')")
-
-
 @pytest.fixture(scope="module")
 def small_models(tmp_path_factory):
-    if open_clip is not None:
-        folder = tmp_path_factory.mktemp("open_clip")
-        for name, vision in OPEN_CLIP.items():
-            config = {"embed_dim": 24, "vision_cfg": vision, "text_cfg": _TEXT}
-            if name == "small-CoCa":
-                config |= {"custom_text": True, "multimodal_cfg": {**_TEXT, "embed_cls": True}}
-            (folder / f"{name}.json").write_text(json.dumps(config))
-        open_clip.add_model_config(folder)
+    folder = tmp_path_factory.mktemp("open_clip")
+    for name, vision in OPEN_CLIP.items():
+        config = {"embed_dim": 24, "vision_cfg": vision, "text_cfg": _TEXT}
+        if name == "coca":
+            config |= {"custom_text": True, "multimodal_cfg": {**_TEXT, "embed_cls": True}}
+        (folder / f"{name}.json").write_text(json.dumps(config))
+    open_clip.add_model_config(folder)
+    open_clip.pretrained._PRETRAINED["vit"] = {"quick": {"quick_gelu": True}}
 
 
 def write(root: Path, name: str, state: object) -> Path:
-    title, _, architecture = name.partition("_")
-    path = root / title / architecture / "model.ckpt"
+    path = root.joinpath(*name.split("_", 1), "model.ckpt")
     path.parent.mkdir(parents=True, exist_ok=True)
     torch.save(state, path)
     return path
 
 
-def load(name: str, root: Path, *opts: str):
-    """Load a model whose checkpoint lies below ``root``, as commands do."""
+def load(name: str, root: Path, **options):
+    """Load a model whose files lie below ``root``."""
     choice = find_model(name, root=root)
-    return choice.load(torch.device("cpu"), choice.config(opts))
+    return cog.load_backbone(name, choice.checkpoint, model_dir=choice.folder, **options)
 
 
 def images(size: int) -> torch.Tensor:
@@ -150,7 +129,7 @@ def released(full: str, root: Path, x: torch.Tensor, head: str = "") -> torch.Te
         return seen[0]
     if library == "openclip":
         model, _, tag = name.partition(".")
-        network = randomize(open_clip.create_model(model, pretrained=None, force_quick_gelu=tag == "openai"))
+        network = randomize(open_clip.create_model(model, pretrained=None, force_quick_gelu=tag == "quick"))
         write(root, full, network.state_dict())
         return network.encode_image(x, normalize=False)
     network = make_transformer(root, name)
@@ -163,58 +142,33 @@ def released(full: str, root: Path, x: torch.Tensor, head: str = "") -> torch.Te
     return network(x).pooler_output.flatten(1)
 
 
-def file_of(name: str, root: Path) -> Path:
-    folder = root / name.replace("_", "/", 1)
-    return next(path for path in (folder / "model.ckpt", folder / "model.safetensors") if path.exists())
-
-
-def written(case: str, root: Path) -> str:
-    """Write the file of a case, and return its name."""
+@pytest.mark.parametrize("case", first_quick(15, map(str.strip, NETWORKS.split(","))))
+def test_features_are_those_of_the_library(case, small_models, tmp_path):
     name, size, *head = case.split()
-    need(name)
-    with torch.no_grad():
-        released(name, root, images(int(size)), *head)
-    return name
+    x = images(int(size))
+    expected = released(name, tmp_path, x, *head)
+    backbone = load(name, tmp_path, image_size=int(size))
+    assert torch.equal(backbone(x), expected) and expected.std(0).max() > 0
+    assert torch.equal(backbone(x), expected)  # nothing is drawn at random
+    assert backbone.feature_dim == expected.shape[1]
+    assert not any("text" in key for key in backbone.state_dict())
 
 
-#: One small network of each library.
-SMALL = ("timm_test_vit 160", "torchvision_shufflenet_v2_x0_5 64 fc", "openclip_small-ViT 32", "hf_vit 32")
-
-
-class TestEveryLibrary:
-    """Holds for each library: a new one is tested by its networks above."""
-
-    @pytest.mark.parametrize("case", NETWORKS)
-    def test_features_are_those_of_the_library(self, case, small_models, tmp_path):
-        name, size, *head = case.split()
-        need(name)
-        x = images(int(size))
-        with torch.no_grad():
-            expected = released(name, tmp_path, x, *head)
-            backbone = cog.load_backbone(name, file_of(name, tmp_path), image_size=int(size))
-            assert torch.equal(backbone(x), expected) and expected.std(0).max() > 0
-            assert torch.equal(backbone(x), expected)  # nothing is drawn at random
-        assert backbone.feature_dim == expected.shape[1]
-        assert not any("text" in key for key in backbone.state_dict())
-
-    @pytest.mark.parametrize("case", SMALL)
-    def test_files_must_fit(self, case, small_models, tmp_path):
-        name = written(case, tmp_path)
-        state = cog.load_backbone(name, file_of(name, tmp_path)).network.state_dict()
-        key = next(key for key in state if key.endswith("weight"))
-        for changed, says in (({}, "missing"), ({key: torch.zeros(3)}, "of another shape|instead of")):
-            path = write(tmp_path / "other", name, {k: v for k, v in state.items() if k != key} | changed)
-            with pytest.raises(CogError, match=rf"does not fit the architecture: .*({says}).*{key}") as error:
-                cog.load_backbone(name, path, model_dir=file_of(name, tmp_path).parent)
-            assert "\n" not in str(error.value)
-
-
-# ---- pooling
+@pytest.mark.parametrize("case", ["timm_test_resnet 64", "openclip_vit 32", "hf_vit 32"])
+def test_files_must_fit(case, small_models, tmp_path):
+    name, size = case.split()
+    released(name, tmp_path, images(int(size)))
+    state = load(name, tmp_path).network.state_dict()
+    key = next(key for key in state if key.endswith("weight"))
+    for changed, says in (({}, "missing"), ({key: torch.zeros(3)}, "of another shape|instead of")):
+        write(tmp_path, name, {k: v for k, v in state.items() if k != key} | changed)
+        with pytest.raises(CogError, match=rf"does not fit the architecture: .*({says}).*{key}"):
+            load(name, tmp_path)
 
 
 VITS = """
-timm_test_vit 160 1, hf_dinov2_with_registers 32 3, hf_clip 32 1, hf_vit 32 1, hf_deit 32 2,
-timm_vit_small_patch14_reg4_dinov2 112 5, timm_test_vit3 160 1, timm_test_vit4 160 1
+timm_test_vit 160 1, hf_dinov2_with_registers 32 3, hf_clip 32 1, hf_deit 32 2,
+timm_vit_small_patch14_reg4_dinov2 112 5, timm_test_vit3 160 1
 """
 
 
@@ -222,7 +176,6 @@ timm_vit_small_patch14_reg4_dinov2 112 5, timm_test_vit3 160 1, timm_test_vit4 1
 def test_pooling_of_tokens(case, tmp_path):
     """Of the last blocks as DINOv2 is evaluated: the class tokens, normalized, one after the other."""
     name, size, n_prefix = case.split()[0], *map(int, case.split()[1:])
-    need(name)
     library, _, kind = name.partition("_")
     if library == "hf":
         network, n = make_transformer(tmp_path, kind), 2
@@ -236,19 +189,17 @@ def test_pooling_of_tokens(case, tmp_path):
     seen: list[torch.Tensor] = []
     for block in blocks:
         block.register_forward_hook(lambda _, __, y: seen.append(y[0] if isinstance(y, tuple) else y))
-    x, options = images(size), {"image_size": size}
-    with torch.no_grad():
-        tokens = network(x).last_hidden_state if library == "hf" else network.forward_features(x)
-        final = getattr(network, "fc_norm", torch.nn.Identity())
-        cls, mean = final(tokens[:, 0]), final(tokens[:, n_prefix:].mean(1))
-        poolings = {"cls": cls, "mean": mean, "cls+mean": torch.cat([cls, mean], 1)}
-        poolings[f"last{n}"] = torch.cat([final(norm(tokens)[:, 0]) for tokens in seen[-n:]], 1)
-        for pooling, expected in poolings.items():
-            backbone = cog.load_backbone(name, file_of(name, tmp_path), pooling=pooling, **options)
-            assert torch.equal(backbone(x), expected)
-        if len(blocks) < 12:
-            with pytest.raises(CogError, match="POOLING last12 |last-n"):
-                cog.load_backbone(name, file_of(name, tmp_path), pooling="last12", **options)(x)
+    x = images(size)
+    tokens = network(x).last_hidden_state if library == "hf" else network.forward_features(x)
+    final = getattr(network, "fc_norm", torch.nn.Identity())
+    cls, mean = final(tokens[:, 0]), final(tokens[:, n_prefix:].mean(1))
+    poolings = {"cls": cls, "mean": mean, "cls+mean": torch.cat([cls, mean], 1)}
+    poolings[f"last{n}"] = torch.cat([final(norm(tokens)[:, 0]) for tokens in seen[-n:]], 1)
+    for pooling, expected in poolings.items():
+        assert torch.equal(load(name, tmp_path, pooling=pooling, image_size=size)(x), expected)
+    if len(blocks) < 12:
+        with pytest.raises(CogError, match="POOLING last12 |last-n"):
+            load(name, tmp_path, pooling="last12", image_size=size)(x)
 
 
 @pytest.mark.slow
@@ -258,11 +209,10 @@ def test_pooling_of_the_tokens_of_the_papers_models(tmp_path):
     x, path = images(224), tmp_path / "model.ckpt"
     for name, (network, n_prefix) in own.items():
         torch.save({"model": randomize(network).state_dict()}, path)
-        with torch.no_grad():
-            tokens = network.forward_features(x)
-            both = cog.load_backbone(name, path, pooling="cls+mean")
-            assert torch.equal(both(x), torch.cat([tokens[:, 0], tokens[:, n_prefix:].mean(1)], 1))
-            assert torch.equal(cog.load_backbone(name, path)(x), tokens[:, 0])
+        tokens = network.forward_features(x)
+        both = cog.load_backbone(name, path, pooling="cls+mean")
+        assert torch.equal(both(x), torch.cat([tokens[:, 0], tokens[:, n_prefix:].mean(1)], 1))
+        assert torch.equal(cog.load_backbone(name, path)(x), tokens[:, 0])
     with pytest.raises(CogError, match="POOLING mean: model dino_resnet50 gives no tokens; leave it out$"):
         cog.load_backbone("dino_resnet50", path, pooling="mean")
 
@@ -270,36 +220,22 @@ def test_pooling_of_the_tokens_of_the_papers_models(tmp_path):
 # ---- image sizes, and weights of the libraries
 
 
-@pytest.mark.slow
 def test_position_embeddings_of_timm_are_resized(tmp_path):
-    network = randomize(timm.create_model("vit_tiny_patch16_224", num_classes=0))
-    path = write(tmp_path, "timm_vit_tiny_patch16_224", network.state_dict())
-    larger = timm.create_model("vit_tiny_patch16_224", num_classes=0, img_size=96)
+    network = randomize(timm.create_model("test_vit", num_classes=0))
+    write(tmp_path, "timm_test_vit", network.state_dict())
+    larger = timm.create_model("test_vit", num_classes=0, img_size=96)
     larger.load_state_dict(timm.models.vision_transformer.checkpoint_filter_fn(network.state_dict(), larger))
     x = images(96)
-    with torch.no_grad():
-        backbone = cog.load_backbone("timm_vit_tiny_patch16_224", path, image_size=96)
-        assert torch.equal(backbone(x), larger.eval()(x))
-
-
-def test_other_sizes_are_tried_before_extraction(tmp_path):
-    write(tmp_path, "timm_test_vit", timm.create_model("test_vit").state_dict())
+    assert torch.equal(
+        load("timm_test_vit", tmp_path, image_size=96)(x), larger.requires_grad_(False).eval()(x)
+    )
     with pytest.raises(CogError, match=r"images of 100 x 100 pixels"):
-        load("timm_test_vit", tmp_path, "FT_EXTRACT.IMAGE_CROP_SIZE", "100")
+        load("timm_test_vit", tmp_path, image_size=100)
 
 
-@pytest.mark.parametrize(
-    "name, key",
-    [
-        ("timm_test_resnet", "conv1.0.weight"),
-        ("torchvision_resnet18", "conv1.weight"),
-        pytest.param("openclip_small-ViT.mine", "class_embedding", marks=pytest.mark.slow),
-    ],
-)
-def test_own_weights_of_a_library_run_no_code(name, key, small_models, tmp_path, monkeypatch):
+@pytest.mark.parametrize("name", ["timm_test_resnet", "torchvision_resnet18", "openclip_vit.mine"])
+def test_own_weights_of_a_library_run_no_code(name, small_models, tmp_path, monkeypatch):
     """The file is in the library's cache; timm asks torch for everything in it, and gets weights alone."""
-    need(name)
-    library, _, model = name.partition("_")
     file = tmp_path / "hub/checkpoints/resnet18-f37072fd.pth"
     file.parent.mkdir(parents=True)
 
@@ -310,15 +246,15 @@ def test_own_weights_of_a_library_run_no_code(name, key, small_models, tmp_path,
 
     monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path / "hub"))
     monkeypatch.setattr(timm.models._hub, "hf_hub_download", download)
-    if library == "openclip":
-        monkeypatch.setitem(open_clip.pretrained._PRETRAINED, "small-ViT", {"mine": {"url": "x/w.pt"}})
-        monkeypatch.setattr(open_clip.factory, "download_pretrained", lambda *_, **__: str(file))
-        network = open_clip.create_model("small-ViT", pretrained=None)
-    else:
-        network = timm.create_model(model) if library == "timm" else torchvision.models.resnet18()
+    monkeypatch.setitem(open_clip.pretrained._PRETRAINED, "vit", {"mine": {"url": "x/w.pt"}})
+    monkeypatch.setattr(open_clip.factory, "download_pretrained", lambda *_, **__: str(file))
+    makers = {"timm": timm.create_model, "torchvision": torchvision.models.get_model}
+    library, _, model = name.removesuffix(".mine").partition("_")
+    network = makers.get(library, open_clip.create_model)(model)
     torch.save(network.state_dict(), file)
-    expected = getattr(network, "visual", network).state_dict()[key]
-    assert torch.equal(cog.load_backbone(name).network.state_dict()[key], expected)
+    expected = getattr(network, "visual", network).state_dict()
+    loaded = cog.load_backbone(name).network.state_dict()
+    assert loaded and all(torch.equal(value, expected[key]) for key, value in loaded.items())
     torch.save({"state_dict": Payload(tmp_path / "marker")}, file)
     with pytest.raises(CogError, match="cannot be loaded") as error:
         cog.load_backbone(name)
@@ -338,24 +274,16 @@ def test_without_a_network(tmp_path, monkeypatch):
     for name in ("torchvision_resnet18", "timm_test_resnet"):
         with pytest.raises(CogError, match=r"no route to host\); .* save it as .*/model.ckpt$"):
             load(name, tmp_path / "models")
-    with pytest.raises(CogError, match=r"No pretrained weights exist .*timm/test_maxvit/model\.ckpt"):
-        load("timm_test_maxvit", tmp_path / "models")
-
-
-# ---- files of transformers
 
 
 def test_a_classifier_of_transformers_gives_its_class_token(tmp_path):
-    need("hf")
     make_transformer(tmp_path, "vit")
     config = transformers.AutoConfig.for_model("vit", **_SMALL, num_labels=5)
     classifier = randomize(transformers.AutoModelForImageClassification.from_config(config))
     classifier.save_pretrained(tmp_path / "hf/vit")
     x = images(32)
-    with torch.no_grad():
-        expected = classifier.vit(x).last_hidden_state[:, 0]
-        backbone = cog.load_backbone("hf_vit", file_of("hf_vit", tmp_path))
-        assert torch.equal(backbone(x), expected)  # not a pooler with random weights
+    expected = classifier.vit(x).last_hidden_state[:, 0]
+    assert torch.equal(load("hf_vit", tmp_path)(x), expected)  # not a pooler with random weights
 
 
 @pytest.mark.parametrize(
@@ -364,15 +292,11 @@ def test_a_classifier_of_transformers_gives_its_class_token(tmp_path):
         ("config.json", None, "without a network, save config.json"),
         ("preprocessor_config.json", None, "without a network, save config.json"),
         ("config.json", '{"model_type": "own", "auto_map": {"AutoConfig": "net.C"}}', "is not run"),
-        ("config.json", "[1]", ""),
         ("config.json", '{"model_type": "vit", "hidden_size": "many"}', ""),
-        ("preprocessor_config.json", '{"size": "large"}', ""),
         ("preprocessor_config.json", '{"size": 32, "image_mean": [1]}', r"MEAN = \[1\] is not valid"),
-        ("preprocessor_config.json", '{"size": 32, "resample": 9}', ""),
     ],
 )
 def test_bad_files_of_transformers_run_no_code(file, content, says, tmp_path, monkeypatch):
-    need("hf")
     make_transformer(tmp_path, "vit")
     marker = tmp_path / "marker"
     (tmp_path / "hf/vit/net.py").write_text(f"open({str(marker)!r}, 'w')")
@@ -389,10 +313,8 @@ def test_bad_files_of_transformers_run_no_code(file, content, says, tmp_path, mo
 # ---- preprocessing
 
 
-def photo() -> Image.Image:
-    """Return a smooth picture that is not square."""
-    noise = np.random.default_rng(0).integers(0, 256, (11, 15, 3), dtype=np.uint8)
-    return Image.fromarray(noise).resize((467, 335), Image.Resampling.BICUBIC)
+NOISE = np.random.default_rng(0).integers(0, 256, (11, 15, 3), dtype=np.uint8)
+PHOTO = Image.fromarray(NOISE).resize((467, 335), Image.Resampling.BICUBIC)
 
 
 def own_input(name: str, folder: Path) -> torch.Tensor:
@@ -401,20 +323,20 @@ def own_input(name: str, folder: Path) -> torch.Tensor:
     model, _, tag = name.partition(".")
     if title == "timm":
         config = timm.data.resolve_data_config({}, pretrained_cfg=timm.get_pretrained_cfg(name).to_dict())
-        return timm.data.create_transform(**config, is_training=False)(photo())
+        return timm.data.create_transform(**config, is_training=False)(PHOTO)
     if title == "torchvision":
-        return torchvision.models.get_model_weights(model)[tag].transforms()(photo())
+        return torchvision.models.get_model_weights(model)[tag].transforms()(PHOTO)
     if title == "openclip":
         known = open_clip.pretrained.get_pretrained_cfg(model, tag)
         config = {key: known[key] for key in ("mean", "std", "interpolation", "resize_mode")}
         config = open_clip.transform.PreprocessCfg(size=224, **config)
-        return open_clip.transform.image_transform_v2(config, False)(photo())
+        return open_clip.transform.image_transform_v2(config, False)(PHOTO)
     entries = PROCESSORS[name]
     (folder / "preprocessor_config.json").write_text(json.dumps(entries))
     transformers.AutoConfig.for_model("vit").save_pretrained(folder)
     kind = entries["image_processor_type"]
     processor = getattr(transformers, f"{kind}Pil", None) or getattr(transformers, kind)
-    return processor(**entries)(photo(), return_tensors="pt")["pixel_values"][0]
+    return processor(**entries)(PHOTO, return_tensors="pt")["pixel_values"][0]
 
 
 def processor(kind: str, **entries) -> dict:
@@ -440,11 +362,7 @@ PROCESSORS = {
     ],
 )
 def test_preprocessing_is_that_of_the_library(name, tmp_path):
-    need(name)
-    expected = own_input(name, tmp_path)
     pre = libraries.find(name, tmp_path).preprocess
-    size = (pre.resize, pre.resize) if pre.squash else pre.resize
-    interpolation = transforms.InterpolationMode(pre.interpolation)
-    steps = [transforms.Resize(size, interpolation), transforms.CenterCrop(pre.size), transforms.ToTensor()]
-    seen = transforms.Compose([*steps, transforms.Normalize(pre.mean, pre.std)])(photo())
-    torch.testing.assert_close(seen, expected, rtol=0, atol=1e-5)
+    statistics = normalizer(pre.mean, pre.std, torch.device("cpu"))
+    seen = to_input(torch.from_numpy(resize_and_crop(PHOTO, pre))[None], *statistics)[0]
+    torch.testing.assert_close(seen, own_input(name, tmp_path), rtol=0, atol=1e-5)
