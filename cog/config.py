@@ -26,17 +26,13 @@ def check_values(cfg: CfgNode) -> None:
     """Raise a CogError when a value is out of range; it names the key, its value and the expected values."""
     values, defaults = flat(cfg), flat(default_cfg())
     expected = {key: _expected(values[key], defaults[key], of) for key, of in default_cfg("RANGES").items()}
-    resize, n_test = values["FT_EXTRACT.IMAGE_RESIZE_SIZE"], values["LEVELS.N_TEST"]
-    if values["FT_EXTRACT.IMAGE_CROP_SIZE"] > resize:
-        expected["FT_EXTRACT.IMAGE_CROP_SIZE"] = f"at most IMAGE_RESIZE_SIZE ({resize})"
-    if values["LEVELS.MIN_IMAGES"] <= n_test:
-        expected["LEVELS.MIN_IMAGES"] = f"more than LEVELS.N_TEST ({n_test})"
+    if values["LEVELS.MIN_IMAGES"] <= values["LEVELS.N_TEST"]:
+        expected["LEVELS.MIN_IMAGES"] = f"more than LEVELS.N_TEST ({values['LEVELS.N_TEST']})"
     name = values["EVAL.NAME"]
     if not constants.is_plain_name(name) or re.search(r"(^|[_-])N[0-9]+$", name):
         expected["EVAL.NAME"] = "a plain folder name that does not end like those of few-shot runs (_N8)"
-    for key, words in expected.items():
-        if words:
-            raise CogError(f"{key} = {reprlib.repr(values[key])} is not valid, expected {words}")
+    for key in filter(expected.get, expected):
+        raise CogError(f"{key} = {reprlib.repr(values[key])} is not valid, expected {expected[key]}")
 
 
 def _expected(value: Any, default: Any, allowed: tuple[Any, ...]) -> str:
@@ -45,10 +41,11 @@ def _expected(value: Any, default: Any, allowed: tuple[Any, ...]) -> str:
         return "" if value in allowed else f"{', '.join(allowed[:-1])} or {allowed[-1]}"
     parts, usual = (list(v) if isinstance(v, list | tuple) else [v] for v in (value, default))
     is_good = all(type(v) in (int, type(usual[0])) and allowed[0] <= v <= allowed[1] for v in parts)
+    is_formed = len(parts) == len(usual) and (isinstance(default, list) or parts == sorted(parts))
     if isinstance(default, list) and type(usual[0]) is int:
         is_formed = len({*parts}) == len(parts) > 0
-    else:
-        is_formed = len(parts) == len(usual) and (isinstance(default, list) or parts == sorted(parts))
+    if len(parts) == len(usual) == 3 and all(type(v) in (int, float) and v > 1 for v in parts):
+        default = [round(v / 255, 4) for v in parts]  # statistics of pixels from 0 to 255
     return "" if is_good and is_formed else f"a value such as {default}, from {allowed[0]} to {allowed[1]}"
 
 
@@ -102,6 +99,9 @@ def get_cfg(
     cfg.CLF.update(CLASSIFIERS.get(cfg.CLF.TYPE, {}))
     _merge(cfg, values)
     check_values(cfg)
+    crop, resize = fx.IMAGE_CROP_SIZE, fx.IMAGE_RESIZE_SIZE
+    if declared is not None and crop > resize:  # else, the model may declare another size
+        raise CogError(f"FT_EXTRACT.IMAGE_CROP_SIZE = {crop} is larger than IMAGE_RESIZE_SIZE ({resize})")
     cfg.freeze()
     return cfg
 
@@ -120,7 +120,7 @@ def read_yaml(path: str | os.PathLike[str]) -> dict[Any, Any]:
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:  # ValueError: an impossible date
         raise CogError(f"cannot read {path}: {error}") from error  # of YAML errors with line and column
     if not isinstance(found, dict):
-        raise CogError(f"{path} has {type(found).__name__}, expected a mapping such as CLF: {{N_SHOT: 8}}")
+        raise CogError(f"{path} has {type(found).__name__}, expected a mapping such as NAME: {{KEY: 8}}")
     return found
 
 
@@ -170,6 +170,5 @@ def evaluation_name(cfg: CfgNode) -> str:
 def check_new_name(cfg: CfgNode, kind: str) -> None:
     """Refuse an ``EVAL.NAME`` under which runs of ``kind`` (``CLF.TYPE``, or FINETUNE) lie among others."""
     name = cfg.EVAL.NAME
-    taken = name in {FINETUNE, *CLASSIFIERS} - {default_cfg().EVAL.NAME, kind}
-    if taken or re.search(r"_max[0-9]+$", name):
+    if name in {FINETUNE, *CLASSIFIERS} - {default_cfg().EVAL.NAME, kind} or re.search(r"_max[0-9]+$", name):
         raise CogError(f"EVAL.NAME {name} is the name of other runs than those of {kind}; take another name")

@@ -57,7 +57,7 @@ def read(path: Path, *, prefix: str = "") -> Any:
     if parts[0].suffix == INDEX:
         return containers.read_tensorflow(path, *parts, prefix=prefix)
     if problem := no_weights(path):
-        raise CogError(f"{path} holds {problem}; get it with a browser, or by `git lfs pull`")
+        raise CogError(f"{path} holds {problem}, no weights; get it with a browser or `git lfs pull`")
     with files.open_regular(path) as handle:
         head = handle.read(len(_LEGACY_TORCH))
     if head.startswith(b"PK\x03\x04"):
@@ -69,6 +69,10 @@ def read(path: Path, *, prefix: str = "") -> Any:
         return load_torch(path, allow=_ALLOWED)
     if head[8:9] == b"{" and int.from_bytes(head[:8], "little") <= os.path.getsize(path) - 8:
         return load_safetensors(path)
+    if head[:1] != b"\x80":
+        raise CogError(
+            f"{path} is no file of torch.save, safetensors, TorchScript or pickle; is it the right one?"
+        )
     return containers.read_haiku(path)
 
 
@@ -83,7 +87,7 @@ def read_state(path: Path, expected: Collection[str]) -> State:
 
 
 def load_paper_model(row: PaperModel, path: Path, *, classifier: bool = False) -> nn.Module:
-    """Build a model's network and load its checkpoint: the authors', or one of another usual form."""
+    """Build a model's network and load its checkpoint, the authors' or of another form; else a CogError."""
     network = networks.build(row, classifier=classifier)
     flat = _flat(path, row.prefix)
     if row.rename and (theirs := _below(flat, row.prefix)):
@@ -160,8 +164,8 @@ def load_strictly(module: nn.Module, state: State, origin: object) -> None:
     lists = {"missing": missing, "unexpected": unexpected, "of another shape": shapes}
     if parts := [f"{label} {len(names)} ({some(names)})" for label, names in lists.items() if names]:
         raise CogError(
-            f"{origin} does not fit the architecture: parameters {' and '.join(parts)}; rename them, or load "
-            "the file with a loader of your own (--model_loader, docs/own-models.md)"
+            f"{origin} does not fit the architecture: parameters {' and '.join(parts)}; is it a file of this "
+            "model? If so, rename them, or write a loader (--model_loader, docs/own-models.md)"
         )
     counters = {name: torch.zeros((), dtype=torch.int64) for name in parameters if name not in state}
     weights = {name: value.float() if value.is_floating_point() else value for name, value in state.items()}

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from cog.models.backbone import Backbone, Loader
 
 logger = logging.getLogger(__name__)
+File = str | os.PathLike[str]
 
 #: First parts of the names of models of other libraries, see :mod:`cog.models.libraries`.
 LIBRARIES = ("timm", "torchvision", "openclip", "hf")
@@ -137,12 +138,12 @@ class ModelChoice:
 def find_model(
     name: str,
     *,
-    root: str | os.PathLike[str] | None = None,
-    checkpoint: str | os.PathLike[str] | None = None,
+    root: File | None = None,
+    checkpoint: File | None = None,
     loader: str | Loader | None = None,
-    models_file: str | os.PathLike[str] | None = None,
+    models_file: File | None = None,
 ) -> ModelChoice:
-    """Return a model by name, after checks that its files exist; nothing is loaded.
+    """Return a model by name; nothing is loaded. A CogError names what is unknown or does not exist.
 
     ``name`` is a model of the paper, of a library (timm_resnet18), of ``models_file``, or with a ``loader``.
     The others are the values of ``--models_root_dir``, ``--ckpt_file`` (None: ``model.ckpt`` or
@@ -163,15 +164,9 @@ def find_model(
         files.require_file(file, loader_flag)
     elif loader is None and not is_library and source not in MODELS:
         raise unknown_model(source, {*entries} - {name}, f"{models_file}: {name}: " if entry else "")
-    folder = Path(checkpoint).parent if checkpoint is not None else None
-    if root is not None:
-        place = ModelDir(Path(root), name)
-        files.require_dir(place.home.parent.parent, "--models_root_dir")
-        folder = place.home if folder is None or loader is not None else folder
-        usual = place.checkpoint, place.checkpoint.with_suffix(".safetensors")
-        checkpoint = checkpoint or next(filter(checkpoint_files, usual), None)
-    if checkpoint is not None:
-        require_checkpoint(checkpoint, ckpt_flag)
+    path, folder = _files(name, root, checkpoint, loader is not None)
+    if path is not None:
+        require_checkpoint(path, ckpt_flag)
     elif loader is None and not is_library:
         where = f" in {folder}" if folder else ""
         raise CogError(
@@ -183,7 +178,7 @@ def find_model(
     return ModelChoice(
         name,
         source if loader is None else os.path.basename(str(loader)),
-        None if checkpoint is None else Path(checkpoint),
+        path,
         loader,
         folder,
         pretraining,
@@ -192,6 +187,21 @@ def find_model(
         entry.get("cfg", {}),
         str(models_file or ""),
     )
+
+
+def _files(
+    name: str, root: File | None, checkpoint: File | None, of_loader: bool
+) -> tuple[Path | None, Path | None]:
+    """Return the checkpoint, given or in the model's folder, and the folder of the model's further files."""
+    path = None if checkpoint is None else Path(checkpoint)
+    if root is None:
+        return path, path and path.parent
+    place = ModelDir(Path(root), name)
+    files.require_dir(place.home.parent.parent, "--models_root_dir")
+    if path is not None:
+        return path, place.home if of_loader else path.parent
+    usual = place.checkpoint, place.checkpoint.with_suffix(".safetensors")
+    return next(filter(checkpoint_files, usual), None), place.home
 
 
 def unknown_model(name: str, others: Iterable[str] = (), place: str = "") -> CogError:
@@ -207,15 +217,15 @@ def unknown_model(name: str, others: Iterable[str] = (), place: str = "") -> Cog
 
 def load_backbone(
     model_name: str,
-    checkpoint: str | os.PathLike[str] | None = None,
+    checkpoint: File | None = None,
     device: str | torch.device = "cpu",
     loader: str | Loader | None = None,
     *,
-    model_dir: str | os.PathLike[str] | None = None,
+    model_dir: File | None = None,
     image_size: int | None = None,
     pooling: str = "default",
 ) -> Backbone:
-    """Load a model and freeze it: float32 ``(B, 3, H, W)`` -> ``(B, D)``.
+    """Load a model and freeze it: float32 ``(B, 3, H, W)`` -> ``(B, D)``; a CogError says why it cannot be.
 
     Args:
         model_name: one of :func:`cog.list_models`, of a library (timm_resnet18), or any with a loader.

@@ -53,7 +53,7 @@ def find(name: str, folder: Path | None = None) -> LibraryModel:
 
 
 def load(name: str, checkpoint: Path | None, size: int | None, pooling: str, folder: Path | None) -> Backbone:
-    """Load a model of a library, without its classifier; ``checkpoint`` None: the library's own weights."""
+    """Load a model without its classifier; ``checkpoint`` and ``size`` None: those of the library."""
     model = find(name, folder)
     size = size or model.preprocess.size
     try:

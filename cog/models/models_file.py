@@ -17,14 +17,8 @@ _KNOWN = {"pooling": POOLINGS, "pretraining": PRETRAINING}
 
 
 def read(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return the entries by name, unchecked; a CogError for a file that holds none."""
-    tree = config.read_yaml(path)
-    if not isinstance(tree, dict):
-        raise CogError(
-            f"--models_file {path} holds {type(tree).__name__}, expected models by name, such as "
-            "mine_vit: {source: timm_vit_small_patch16_224}"
-        )
-    return {str(name): entry for name, entry in tree.items()}
+    """Return the entries by name, unchecked; a CogError for a file that is no mapping."""
+    return {str(name): entry for name, entry in config.read_yaml(path).items()}
 
 
 def parse(path: str | os.PathLike[str], name: str, entry: Any) -> dict[str, Any]:
@@ -50,6 +44,10 @@ def parse(path: str | os.PathLike[str], name: str, entry: Any) -> dict[str, Any]
         cfg["FT_EXTRACT.PREPROCESS"] = given
     else:
         raise CogError(f"{place}: preprocess {given!r}, expected {', '.join((*GEOMETRIES, *KEYS))}")
+    try:
+        config.get_cfg(entry_values=cfg, entry_source=str(path))
+    except CogError as error:
+        raise CogError(f"{place}: {error}") from None
     folder = Path(path).resolve().parent
     return (
         values

@@ -68,7 +68,8 @@ def from_mapping(values: Mapping[str, Any], source: str) -> Preprocess:
     if missing := [key for key, value in values.items() if value is None]:
         raise CogError(f"{source} has no {missing[0]}")
     try:
-        return preprocess_of(config.get_cfg(entry_values=keys_of(values, source), entry_source=source))
+        cfg = config.get_cfg(declared={}, entry_values=keys_of(values, source), entry_source=source)
+        return preprocess_of(cfg)
     except CogError as error:
         raise CogError(f"{source}: {error}") from None
 

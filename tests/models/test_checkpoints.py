@@ -96,7 +96,7 @@ def test_pickles_of_arrays_and_files_with_another_or_no_classifier(state, tmp_pa
 @pytest.mark.parametrize(
     "edit, says",
     [
-        (lambda s: {f"net.{n}": v for n, v in s.items()}, r"missing .*unexpected .*net\..*; rename them"),
+        (lambda s: {f"net.{n}": v for n, v in s.items()}, r"missing .*unexpected .*net\..*, rename them"),
         (lambda s: {"state_dict": s, "state_dict_ema": {"conv1.0.weight": s["conv1.0.weight"]}}, "missing"),
         (lambda s: s | {"extra": torch.zeros(3)}, r"unexpected 1 \(extra\)"),
         (lambda s: {"state_dict": {"conv1.weight": 3}}, "expected a dict of parameter tensors"),
@@ -174,7 +174,7 @@ def test_no_code_of_a_file_is_run(name, tmp_path):
         (b"", "holds nothing"),
         (b"<!DOCTYPE html><html></html>", "holds a web page"),
         (b"version https://git-lfs.github.com/spec/v1\noid", "Git LFS pointer"),
-        (b"\x93NUMPY\x01\x00", "is not a readable checkpoint"),
+        (b"\x93NUMPY\x01\x00", "is no file of torch.save, "),
         (b"PK\x03\x04 and nothing more", "is not a readable torch file"),
         (b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19.", "is not a readable torch file"),
         (b"\x10" + bytes(7) + b"{not json at all}", "is not a readable safetensors file"),

@@ -59,8 +59,8 @@ def test_what_loaders_may_return(returned, expected, loads):
         ("return torch.nn.Flatten(), 'forward'", r"returned \(Flatten, str\), expected \(backbone, forw"),
         ("exit(0)", "failed with SystemExit"),
         (f"{THIRD} {{'image_sise': 16}}", "unknown key 'image_sise'; did you mean image_size?"),
-        (f"{THIRD} {{'mean': [123.675, 116.28, 103.53]}}", "from 0 to 1"),
-        (f"{THIRD} {{'std': (58.395, 57.12, 57.375)}}", "from 1e-300 to 1"),
+        (f"{THIRD} {{'mean': [122.4, 127.5, 102]}}", r"such as \[0.48, 0.5, 0.4\], from 0 to 1"),
+        (f"{THIRD} {{'std': (51, 51, 51)}}", r"such as \[0.2, 0.2, 0.2\], from 1e-300 to 1"),
         (f"{THIRD} {{'input_size': (3, 16, 20)}}", r"\(16, 20\) is not square"),
         (f"{THIRD} torchvision.transforms.Compose([])", "Compose is not supported; give a dict"),
     ],
@@ -145,12 +145,12 @@ def test_entries(ask, tmp_path):
     assert preprocess_of(small.config(["FT_EXTRACT.IMAGE_NORM.MEAN", "[0, 0, 0]"])).mean == (0, 0, 0)
     assert small.checkpoint == tmp_path / "weights/small.pth" and small.source == "torchvision_resnet18"
     assert (small.label, small.group) == ("Small one", "ours")
-    assert ask("torchvision_resnet18").label is None  # not in the file: as without it
     assert preprocess_of(ask("mine_model").config()) == Preprocess(224, 256, interpolation="bilinear")
     loaded = ask("mine_loaded")
     assert loaded.loader == f"{tmp_path}/nets/net.py:load_my_model"
-    assert loaded.source == "net.py:load_my_model"
-    assert loaded.config().FT_EXTRACT.POOLING == "mean"
+    assert loaded.source == "net.py:load_my_model" and loaded.config().FT_EXTRACT.POOLING == "mean"
+    larger = find_model("timm_test_vit").config(["FT_EXTRACT.IMAGE_RESIZE_SIZE", "180"])
+    assert preprocess_of(larger).resize == 180 > preprocess_of(larger).size == 160
     for name, message in (
         ("mine_smal", "did you mean mine_small"),
         ("mine_bare", "models.yaml: mine_bare: --model 'mine_bare' is not known"),
@@ -176,6 +176,7 @@ def test_pretraining_is_that_of_the_file_then_of_the_row_then_unknown(ask):
     [
         ("{sorce: a}", "mine_net: unknown key 'sorce'; did you mean source?"),
         ("{preprocess: {size: 3}}", "unknown key 'size'; did you mean image_size|resize_size"),
+        ("{preprocess: {mean: [2, 2, 255]}}", r"mine_net: .*MEAN = .*such as \[0.0078, 0.0078, 1.0\]"),
         ("{pooling: max}", "pooling 'max' is not known, expected default, cls, mean"),
         ("{source: a, loader: 'b:c'}", "has a source and a loader"),
         ("{loader: net.py}", "not of the form FILE.py:load_my_model"),
