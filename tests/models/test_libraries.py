@@ -310,9 +310,6 @@ def test_bad_files_of_transformers_run_no_code(file, content, says, tmp_path, mo
     assert not marker.exists() and "\n" not in str(error.value) and len(str(error.value)) < 900
 
 
-# ---- preprocessing
-
-
 NOISE = np.random.default_rng(0).integers(0, 256, (11, 15, 3), dtype=np.uint8)
 PHOTO = Image.fromarray(NOISE).resize((467, 335), Image.Resampling.BICUBIC)
 
@@ -362,7 +359,8 @@ PROCESSORS = {
     ],
 )
 def test_preprocessing_is_that_of_the_library(name, tmp_path):
+    expected = own_input(name, tmp_path)
     pre = libraries.find(name, tmp_path).preprocess
     statistics = normalizer(pre.mean, pre.std, torch.device("cpu"))
     seen = to_input(torch.from_numpy(resize_and_crop(PHOTO, pre))[None], *statistics)[0]
-    torch.testing.assert_close(seen, own_input(name, tmp_path), rtol=0, atol=1e-5)
+    torch.testing.assert_close(seen, expected, rtol=0, atol=1e-5)
