@@ -137,7 +137,7 @@ def test_values_of_the_command_line_and_of_files_mean_the_same(configs, key, tex
 def test_wrong_values_are_one_line_with_key_and_expectation(key, texts):
     for text in texts:
         with pytest.raises(CogError, match=rf"^{re.escape(key)} .*expected .+") as error:
-            get(key, text)
+            get(key, text, declared={})
         assert len(str(error.value)) < 400
 
 
