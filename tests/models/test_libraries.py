@@ -172,7 +172,7 @@ timm_vit_small_patch14_reg4_dinov2 112 5, timm_test_vit3 160 1
 """
 
 
-@pytest.mark.parametrize("case", first_quick(3, VITS.split(",")))
+@pytest.mark.parametrize("case", first_quick(3, map(str.strip, VITS.split(","))))
 def test_pooling_of_tokens(case, tmp_path):
     """Of the last blocks as DINOv2 is evaluated: the class tokens, normalized, one after the other."""
     name, size, n_prefix = case.split()[0], *map(int, case.split()[1:])
