@@ -261,7 +261,7 @@ def predict(
         raise CogError(f"{found}; both have to come from the same model")
     parts = []
     for _, block in data.blocks(x):
-        logits = torch.addmm(bias, unit_rows(block), weight.T)
+        logits = torch.addmm(bias, unit_rows(block) if normalize else block, weight.T)
         log_p = torch.log_softmax(logits.double(), dim=1)
         best, output = log_p.max(dim=1)
         others = log_p.scatter(1, output[:, None], -math.inf).logsumexp(dim=1)
