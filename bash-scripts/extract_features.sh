@@ -5,12 +5,10 @@
 #       cog_levels_mapping_file=levels.pkl cog_concepts_split_file=split.pkl FT_EXTRACT.N_WORKERS 16
 
 [ -n "${BASH_VERSION:-}" ] || { echo "error: run it with bash: bash $0" >&2; exit 2; }
-
 # --- Variables to set: here, in the environment, or as name=value on the command line. ---
 model_name="${model_name:-sup_resnet50}"
 dataset="${dataset:-in1k cog_l1 cog_l2 cog_l3 cog_l4 cog_l5}"
 splits="${splits:-test train}"
-# Folder with <model_title>/<architecture_name>/model.ckpt; features are written beside the checkpoint.
 models_root_dir="${models_root_dir:-None}"
 in1k_images_root="${in1k_images_root:-None}"
 imagenet_images_root="${imagenet_images_root:-None}"

@@ -4,13 +4,11 @@
 #   bash bash-scripts/logreg.sh train_features_dir=A test_features_dir=B output_dir=C CLF.N_TRIALS 30
 
 [ -n "${BASH_VERSION:-}" ] || { echo "error: run it with bash: bash $0" >&2; exit 2; }
-
 # --- Variables to set: here, in the environment, or as name=value on the command line. ---
-# Either the root of all models, with models and data sets (separated by spaces or commas) ...
+# The root of all models, with models and data sets (separated by spaces or commas), or two folders of features.
 models_root_dir="${models_root_dir:-None}"
 model_name="${model_name:-sup_resnet50}"
 dataset="${dataset:-None}"
-# ... or two folders with one X_Y.pth each.
 train_features_dir="${train_features_dir:-None}"
 test_features_dir="${test_features_dir:-None}"
 # Results: <output_dir>[_N<n_shot>]/seed-<seed>/. None: <dataset>/eval_logreg[_N<n_shot>]/ beside the features.

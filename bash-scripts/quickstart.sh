@@ -1,11 +1,10 @@
 #!/usr/bin/env bash
-# Install everything and run the whole benchmark on a generated miniature, a control experiment with a known answer,
-# without downloads of images or networks. Existing outputs are reused. Examples:
+# Install everything and run the whole benchmark on a generated miniature, a control experiment with a known answer.
+# Existing outputs are reused. Examples:
 #   bash bash-scripts/quickstart.sh
 #   bash bash-scripts/quickstart.sh output_dir=another-world world_seed=1
 
 [ -n "${BASH_VERSION:-}" ] || { echo "error: run it with bash: bash $0" >&2; exit 2; }
-
 # --- Variables to set: here, in the environment, or as name=value on the command line. ---
 # Folder of everything; None: cog-quickstart in the repository.
 output_dir="${output_dir:-None}"
@@ -19,7 +18,6 @@ n_trials="${n_trials:-30}"
 source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/setup.sh" "$@"
 [[ ${#words[@]} -eq 0 ]] || die "unknown argument ${words[0]}; see --help"
 read -r n_train n_test <<< "${images_per_concept}"
-
 ensure_environment
 ensure_wordnet
 [[ "${output_dir}" != "None" ]] || output_dir="${repository}/cog-quickstart"
@@ -27,19 +25,16 @@ mkdir -p "${output_dir}/logs" || die "cannot write into output_dir=${output_dir}
 output_dir="$(cd "${output_dir}" && pwd)"
 levels="${output_dir}/levels"
 cd "${repository}"
-unset log_dir dataset
-# The scripts read these.
+unset log_dir dataset # the scripts read these, too
 export models_root_dir="${output_dir}/models" models_file="${output_dir}/models.yaml"
 export model_loader=cog/miniature/network.py:load_my_model
 export in1k_images_root="${output_dir}/in1k" imagenet_images_root="${output_dir}/in21k"
 export cog_levels_mapping_file="${levels}/cog_levels_mapping_file.pkl"
 export cog_concepts_split_file="${levels}/cog_concepts_split_file.pkl"
-# With one thread per process, sums, and therefore the trained network, are the same on any number of processors.
-# As many tasks run at a time as there are processors; at most 4 share a GPU.
+# With one thread per process, a trained network is the same on any number of processors. At most 4 tasks share a GPU.
 export OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 n_jobs="$(env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc 2> /dev/null || echo 1)"
 ! nvidia-smi -L > /dev/null 2>&1 || [[ ${n_jobs} -le 4 ]] || n_jobs=4
-
 extraction="FT_EXTRACT.N_WORKERS 0 FT_EXTRACT.IMAGE_RESIZE_SIZE 64 FT_EXTRACT.IMAGE_CROP_SIZE 64"
 
 step() { echo -e "\n[$1/5] ${*:2} (after ${SECONDS} s)"; }
@@ -48,28 +43,20 @@ untrained() { # SCRIPT ARGUMENTS...: of its log, errors are shown
         2> >(tee -a "${output_dir}/logs/untrained.txt" | grep "^error" >&2) > /dev/null
 }
 
-cat << EOF_TEXT
-The miniature: images of 144 WordNet concepts are drawn; those close in WordNet look alike. A small network learns 24;
+echo "Images of 144 WordNet concepts are drawn; those close in WordNet look alike. A small network learns 24 of them;
 120 others form five levels by falling similarity to these. It should be best on what it has seen, worse from level 1
-to 5, and far above the same network left untrained. All is written to ${output_dir}, in a few minutes on 2 processors.
-EOF_TEXT
-
+to 5, and far above the same network left untrained. All is written to ${output_dir}, in a few minutes on 2 processors."
 step 1 "Draw the images"
 run "${python}" -m cog.miniature make --output_dir "${output_dir}" --seed "${world_seed}" \
     --n_train "${n_train}" --n_test "${n_test}"
-
 step 2 "Build the levels"
-if [[ ! -f "${levels}/report.json" ]]; then
-    # All concepts have the same number of images; the paper's list of discarded concepts applies only to photographs.
-    : > "${output_dir}/discarded_wnids.txt"
+: > "${output_dir}/discarded_wnids.txt" # the paper's list is about photographs
+[[ -f "${levels}/report.json" ]] ||
     run "${python}" build_levels.py --imagenet_images_root "${imagenet_images_root}" --output_dir "${levels}" \
         --image_counts "${output_dir}/image_counts.csv" --seen_wnids "${output_dir}/seen_wnids.txt" \
         --discarded_wnids "${output_dir}/discarded_wnids.txt" \
         --n_levels 5 --level_size 24 LEVELS.MIN_IMAGES "$((n_train + n_test))" LEVELS.N_TEST "${n_test}"
-fi
-
 step 3 "Train the network on the seen concepts; at the same time, test the untrained one"
-# The pretraining data of the two networks: the seen concepts only, or none.
 printf '%s: {pretraining: IN-1K}\n' miniature_convnet miniature_random > "${models_file}"
 (trap - INT && exec "${python}" -m cog.miniature train --output_dir "${output_dir}") &
 training=$!
@@ -78,18 +65,13 @@ untrained extract_features.py --split train test ${extraction}
 untrained logreg.py --seeds ${seeds} CLF.N_TRIALS "${n_trials}"
 wait "${training}" || exit $?
 trap - EXIT
-
 step 4 "Test the trained network: its features, and classifiers on all images and on ${shots} per concept"
 run "${python}" -m cog study --log_dir "${output_dir}/logs" --model miniature_convnet --n_shot 0 ${shots//,/ } \
     --seeds ${seeds} --n_processes "${n_jobs}" CLF.N_TRIALS "${n_trials}" ${extraction} > "${output_dir}/logs/study.txt"
-
 step 5 "Compare the results with the known answer"
 report="${output_dir}/report.html"
 run "${python}" print_results.py --models_root_dir "${models_root_dir}" --seeds ${seeds} --report "${report}" --overwrite
-echo
 "${python}" -m cog.miniature check --output_dir "${output_dir}" ||
     die "the results are not what they must be (see above); please report this with the folder ${output_dir}/logs"
-echo "
-Done in ${SECONDS} s. Open ${report} in a browser, and ${output_dir}/overview.png: all concepts in one picture.
-A model of your own takes three steps: README.md."
+echo "Done in ${SECONDS} s. Open ${report} in a browser, and ${output_dir}/overview.png: all concepts in one picture."
 [[ ! -f "${python%/*}/activate" ]] || echo "The environment of this quickstart: source ${python%/*}/activate"

@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
-# Install what the tests need and run the test suite on all processors; arguments go to pytest.
-#   bash bash-scripts/test.sh             the default suite
-#   bash bash-scripts/test.sh --slow      with the slow tests (CI=true does the same)
+# Install what the tests need and run the test suite on all processors; arguments go to pytest. With the slow tests:
+#   bash bash-scripts/test.sh --slow      (CI=true does the same)
 
 [ -n "${BASH_VERSION:-}" ] || { echo "error: run it with bash: bash $0" >&2; exit 2; }
 source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/setup.sh"

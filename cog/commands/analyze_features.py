@@ -9,16 +9,13 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from cog import config, constants
 from cog.commands import flags
 from cog.errors import CogError
-from cog.paths import ModelDir, check_dataset_name
+from cog.paths import ModelDir
 from cog.runtime import files
-
-if TYPE_CHECKING:
-    from cog.analysis.base import AnalysisInput
 
 EXAMPLES = (
     "--models_root_dir /models --model sup_resnet50 --dataset in1k cog_l5",
@@ -58,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _input(args: argparse.Namespace) -> tuple[AnalysisInput, Path]:
+def _input(args: argparse.Namespace) -> tuple[Any, Path]:
     """Return a model on a data set, and the parent of the folders of its results."""
     from cog.analysis.base import AnalysisInput
     from cog.runtime.device import resolve_device
@@ -67,16 +64,13 @@ def _input(args: argparse.Namespace) -> tuple[AnalysisInput, Path]:
     given = {split: getattr(args, f"{split}_features_dir") for split in constants.SPLITS}
     folders = {split: Path(path) for split, path in given.items() if path is not None}
     model_dir, output = None, args.output_dir
-    if args.dataset is not None:
-        check_dataset_name(args.dataset)
     if args.models_root_dir is not None and args.model is not None:
         model_dir = ModelDir(files.require_dir(args.models_root_dir, "--models_root_dir"), args.model)
-        if args.dataset is not None:
-            folders = folders or {s: model_dir.features(args.dataset, s) for s in constants.SPLITS}
-            output = output or model_dir.path / args.dataset
+    if args.dataset is not None and model_dir is not None:
+        usual = {split: model_dir.features(args.dataset, split) for split in given}
+        folders, output = folders or usual, output or usual["train"].parent
     if not folders:
-        advice = "--models_root_dir with --model and --dataset, or folders of features"
-        raise CogError(f"no features: give {advice}")
+        raise CogError("no features: give --models_root_dir with --model and --dataset, or their folders")
     if output is None:
         raise CogError("nowhere to write: give --output_dir")
     device = resolve_device(args.device)

@@ -13,16 +13,13 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cog import config, constants
 from cog.commands import flags
 from cog.data.wnids import IN1K_LIST
 from cog.errors import CogError, some
 from cog.runtime import cli as cli_tools
-
-if TYPE_CHECKING:
-    from cog.levels.build import Built
 
 logger = logging.getLogger(__name__)
 
@@ -104,9 +101,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _build(
-    args: argparse.Namespace, cfg: Any, paths: dict[str, Path], counts: dict[str, int]
-) -> tuple[Built, dict[str, Any], dict[str, str]]:
+def _build(args: argparse.Namespace, cfg: Any, paths: dict[str, Path], counts: dict[str, int]) -> Any:
     """Return the levels, parts of the record, and tables as CSV by file name."""
     from cog.data import level_files
     from cog.levels import inputs, report, selection, wordnet
@@ -118,8 +113,8 @@ def _build(
     seen = sorted(given & counts.keys()) or sorted(given)
     if not seen:
         raise CogError("there are no seen concepts; --seen_wnids lists no ids")
-    if left_out := sorted(given - {*seen}):
-        logger.info("seen concepts that are not among the concepts are left out: %s", some(left_out))
+    left_out = sorted(given - {*seen})
+    print(f"{len(seen):,} seen concepts; not among the concepts: {some(left_out) or 'none'}")
     facts = {"concepts": len(seen), "left_out_because_not_among_the_concepts": left_out}
     parts: dict[str, Any] = {"wordnet": graph.source, "seen": facts, "selection": None}
     n_levels, level_size, tables = args.n_levels or 5, args.level_size or 1000, {}
@@ -140,9 +135,7 @@ def _build(
     return built, parts, tables | {"levels.csv": built.table.to_csv(index=False)}
 
 
-def _write(
-    args: argparse.Namespace, cfg: Any, paths: dict[str, Path], parts: dict[str, Any], made: Any
-) -> None:
+def _write(args: argparse.Namespace, cfg: Any, paths: dict[str, Path], parts: Any, made: Any) -> None:
     from cog.data import level_files
     from cog.levels.build import equals_published
     from cog.runtime import files, log
@@ -186,11 +179,11 @@ def _require_inputs(args: argparse.Namespace) -> dict[str, Path]:
     for flag in ("imagenet_images_root", "in1k_images_root"):
         if getattr(args, flag) is not None:
             files.require_dir(getattr(args, flag), f"--{flag}")
-    given = {flag: getattr(args, flag) for flag in ("image_counts", "rerank")}
+    given = {"image_counts": args.image_counts, "rerank": args.rerank}
     given["seen_wnids"] = args.seen_wnids or IN1K_LIST
-    given["discarded_wnids"] = args.discarded_wnids or DISCARDED_LIST
     if args.similarity not in (known := (*MEASURES, RANDOM)):
         if not os.path.isfile(args.similarity):
             raise CogError(f"--similarity {args.similarity} is none of {', '.join(known)}, and no file")
         given["similarity"] = args.similarity
+    given["discarded_wnids"] = args.discarded_wnids or DISCARDED_LIST
     return {flag: files.require_file(path, f"--{flag}") for flag, path in given.items() if path is not None}

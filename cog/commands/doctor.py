@@ -10,8 +10,7 @@ from cog.commands import flags
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Try all parts that a study needs; return 0 if they work, else 2."""
-    usage = ("", "--device cuda:1", "--format json")
-    parser = flags.parser(__doc__ or "", *usage, has_keys=False)
+    parser = flags.parser(__doc__ or "", "", "--device cuda:1", "--format json", has_keys=False)
     flags.add(parser, "device", "format")
     args = parser.parse_args(argv)
     from cog.commands import machine  # imports torch
@@ -21,9 +20,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         findings.append({"level": level, "subject": subject, "text": text})
         if args.format == "text":
             print(f"{level:<8} {subject:<11}  {text}", flush=True)
-    is_usable = all(finding["level"] != machine.PROBLEM for finding in findings)
-    if args.format == "json":
-        print(json.dumps({"ok": is_usable, "findings": findings}, indent=1))
-    else:
-        print("a study can run here" if is_usable else "no study can run here")
+    is_usable = all(finding["level"] != "problem" for finding in findings)
+    summary = f"{'a' if is_usable else 'no'} study can run here"
+    print(json.dumps({"ok": is_usable, "findings": findings}, indent=1) if args.format == "json" else summary)
     return 0 if is_usable else 2

@@ -10,7 +10,7 @@ import itertools
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from cog import constants, paths
 from cog.commands import flags
@@ -18,9 +18,6 @@ from cog.errors import CogError, some
 from cog.runtime import cli as cli_tools
 from cog.runtime import files, signals
 from cog.runtime.memory import this_rank
-
-if TYPE_CHECKING:
-    from cog.features.run import Extraction
 
 EXAMPLES = (
     "--model sup_resnet50 --models_root_dir /models --dataset in1k --in1k_images_root /in1k --split test",
@@ -42,13 +39,12 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def plan(args: argparse.Namespace) -> list[Extraction]:
+def plan(args: argparse.Namespace) -> list[Any]:
     """Return the extractions, one per model, data set and split, after checks; nothing is written."""
     from cog.features.extract import Model  # imports torch
     from cog.features.run import Extraction
     from cog.models.choice import find_model
 
-    pairs = [(dataset, split) for dataset in args.dataset for split in args.split]
     root, output_dir = args.models_root_dir, args.output_dir
     if root is None and output_dir is None:
         raise CogError("nowhere to write: give --models_root_dir, or --ckpt_file with --output_dir")
@@ -58,13 +54,13 @@ def plan(args: argparse.Namespace) -> list[Extraction]:
         root = f"{root}/limit-{args.limit}"
     flags.each(args, "model", of_one=("ckpt_file",))
     flags.each(args, "model", "dataset", "split", of_one=("output_dir",))
-    place, flag = (root, "--models_root_dir") if output_dir is None else (output_dir, "--output_dir")
-    # The folder itself is made later; what is there already has to be a folder.
-    path = Path(place).absolute()
-    files.require_dir(next(there for there in (path, *path.parents) if there.exists()), flag)
+    if output_dir is not None:  # it is made later; what is there already has to be a folder
+        path = Path(output_dir).absolute()
+        files.require_dir(next(there for there in (path, *path.parents) if there.exists()), "--output_dir")
     how = {"checkpoint": args.ckpt_file, "loader": args.model_loader, "models_file": args.models_file}
     choices = [find_model(name, root=root, **how) for name in args.model]
     models = [Model(choice, choice.config(args.opts)) for choice in choices]
+    pairs = itertools.product(args.dataset, args.split)
     lists = {pair: flags.image_sources(args).list_images(*pair) for pair in pairs}
     if limit := paths.limit_of(root or ""):
         lists = {pair: images.first(limit) for pair, images in lists.items()}
@@ -73,7 +69,6 @@ def plan(args: argparse.Namespace) -> list[Extraction]:
         if train != test:
             differing = some(sorted({*train} ^ {*test}))
             raise CogError(f"{dataset}: the classes of training and test images differ in {differing}")
-
     planned = []
     for (pair, images), model in itertools.product(lists.items(), models):
         folder = Path(output_dir or paths.ModelDir(root, model.choice.name).features(*pair))

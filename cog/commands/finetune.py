@@ -20,9 +20,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     example = "--model sup_resnet50 --models_root_dir /models --dataset in1k --in1k_images_root /in1k"
     parser = flags.parser(__doc__ or "", example)
     flags.add(parser, "model", "dataset", required=True)
-    flags.add(
-        parser, "models_root_dir", "model_loader", "output_dir", *flags.IMAGES, "allow_failures", "overwrite"
-    )
+    flags.add(parser, "models_root_dir", "model_loader", "output_dir", *flags.IMAGES)
+    flags.add(parser, "allow_failures", "overwrite")
     args = parser.parse_args(argv)
     runs = flags.each(args, "model", "dataset", of_one=("output_dir",))
     from cog.finetune import run  # imports torch

@@ -51,11 +51,6 @@ def _several(metavar: str, text: str, each: Callable[[str], Any] = str) -> dict[
     return {"action": Several, "metavar": metavar, "help": text, "each": each}
 
 
-def _place(metavar: str, text: str, **options: Any) -> dict[str, Any]:
-    return {"metavar": metavar, "help": text, **options}
-
-
-_SEEDS = f"one or several; the protocol's are {' '.join(map(str, constants.SEEDS))}"
 _FAILURES = "accept up to N images per split that cannot be decoded (default: 0; with more, exit code 3)"
 _LOADER = "a model of your own: load_my_model(init_args) -> (backbone, forward[, preprocessing])"
 
@@ -65,21 +60,21 @@ FLAGS: dict[str, dict[str, Any]] = {
     "dataset": _several("NAME", f"one or several of {', '.join(datasets.names())}, or names of your own"),
     "split": _several("SPLIT", "train, test or both; test of in1k is its official val", _split),
     "n_shot": _several("N", "training images per class, one or several numbers; 0 or all: all", _shots),
-    "seeds": _several("SEED", _SEEDS, cli.whole_number(0)),
-    "models_root_dir": _place("DIR", "root of all models, <model_title>/<architecture_name>/..."),
-    "ckpt_file": _place("FILE", "checkpoint, instead of model.ckpt in the folder of the model"),
-    "model_loader": _place("FILE.py:FUNCTION", _LOADER),
-    "models_file": _place("MODELS.YAML", "models of your own, an entry each (docs/own-models.md)"),
-    "log_dir": _place("DIR", "logs, tasks and tables (default: <models_root_dir>/study-logs)"),
-    "train_features_dir": _place("DIR", "folder (or X_Y.pth file) of the training features"),
-    "test_features_dir": _place("DIR", "folder (or X_Y.pth file) of the test features"),
-    "output_dir": _place("DIR", "folder of the output; default: below that of the model"),
-    "allow_failures": _place("N", _FAILURES, type=cli.whole_number(0), default=0),
+    "seeds": _several("SEED", f"of the protocol: {str(constants.SEEDS)[1:-1]}", cli.whole_number(0)),
+    "models_root_dir": dict(metavar="DIR", help="root of all models, <model_title>/<architecture_name>/..."),
+    "ckpt_file": dict(metavar="FILE", help="checkpoint, instead of model.ckpt in the folder of the model"),
+    "model_loader": dict(metavar="FILE.py:FUNCTION", help=_LOADER),
+    "models_file": dict(metavar="MODELS.YAML", help="models of your own, an entry each (docs/own-models.md)"),
+    "log_dir": dict(metavar="DIR", help="logs, tasks and tables (default: <models_root_dir>/study-logs)"),
+    "train_features_dir": dict(metavar="DIR", help="folder (or X_Y.pth file) of the training features"),
+    "test_features_dir": dict(metavar="DIR", help="folder (or X_Y.pth file) of the test features"),
+    "output_dir": dict(metavar="DIR", help="folder of the output; default: below that of the model"),
+    "allow_failures": dict(metavar="N", help=_FAILURES, type=cli.whole_number(0), default=0),
     "device": {"help": "cpu, cuda or cuda:<index> (default: cuda if there is one, else cpu)"},
     "overwrite": {"action": "store_true", "help": "replace an existing output"},
     "format": {"choices": ("text", "json"), "default": "text", "help": "default: text"},
 }
-FLAGS |= {name: _place("PATH", text) for name, text in datasets.flags().items()}
+FLAGS |= {name: dict(metavar="PATH", help=text) for name, text in datasets.flags().items()}
 
 #: Flags that locate images; flags of places, which have the value of the exported variable when not given.
 IMAGES = tuple(datasets.flags())

@@ -9,86 +9,60 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import timm
 import torch
-import torchvision
 from PIL import Image
 from torch.nn import functional
 
 from cog.data.pixels import load_rgb
-from cog.errors import CogError, first_line
+from cog.errors import CogError
 from cog.features.extract import extract_features
 from cog.features.feature_files import FeatureSet
 from cog.levels import wordnet
-from cog.logreg.engine import Engine, cpu_has_bfloat16, learning_rate
-from cog.logreg.mlp import initial_layers
+from cog.logreg.engine import Engine, cpu_has_bfloat16
 from cog.logreg.settings import Settings
+from cog.runtime import log, memory, seeds
 from cog.runtime.device import exact_float32, resolve_device
-from cog.runtime.log import versions
-from cog.runtime.memory import available_memory, n_processors
-from cog.runtime.seeds import cpu_generator, torch_seed
 
-OK, WARNING, PROBLEM = "ok", "warning", "problem"
-
+LEVELS = {True: "ok", None: "warning", False: "problem"}  # of findings that are good, not needed, bad
 #: Largest error of trained weights relative to their way, smallest cosine of features; by precision.
 WEIGHT_ERRORS = {"fp32": 1e-3, "tf32": 2e-2, "bf16": 5e-2}
 COSINES = {"fp32": 0.9999, "tf32": 0.999, "fp16": 0.99, "bf16": 0.98}
-
 N_TRAIN = 1_100_000  # images of a level (paper, Sec. 3)
-ROWS, DIM, CLASSES, IMAGES, NETWORK = 4096, 2048, 1000, 8, "resnet50"  # of the trials
+ROWS, DIM, CLASSES, IMAGES, NETWORK = 8192, 2048, 1000, 8, "resnet50"  # of the trials
 
 
 def examine(device_name: str | None) -> Iterator[tuple[str, str, str]]:
     """Yield level, subject and text of what is found; an error of a part is a problem."""
     device = torch.device("cpu")
-    for look in (_software, _device, _decoders, _classifiers, _extraction):
-        subject = look.__name__.strip("_")
+    for look in (_software, _device, _classifiers, _extraction):
+        subject = look.__name__[1:]
         try:
-            if subject == "device":
-                device = resolve_device(device_name)
-            for level, text in look(device):
-                yield level, subject, text
+            device = resolve_device(device_name) if look is _device else device
+            for is_good, text in look(device):
+                yield LEVELS[is_good], subject, text + "; do not use it here" * (is_good is False)
         except Exception as error:
-            is_known = isinstance(error, CogError | OSError)
-            yield PROBLEM, subject, str(error) if is_known else f"{type(error).__name__}: {first_line(error)}"
+            yield LEVELS[False], subject, str(error) if isinstance(error, CogError | OSError) else repr(error)
 
 
-def _software(device: torch.device) -> Iterator[tuple[str, str]]:
+def _software(device: torch.device) -> Iterator[tuple[bool | None, str]]:
     packages = ("torch", "torchvision", "timm", "optuna", "numpy", "scikit-learn", "scipy", "pillow")
-    yield OK, ", ".join(f"{name} {version}" for name, version in versions(packages).items())
-    yield OK, f"sbatch was {'found: study.sh slurm=...' if shutil.which('sbatch') else 'not found: no SLURM'}"
+    found = ", ".join(map(" ".join, log.versions(packages).items()))
+    yield True, f"{found}; SLURM: {shutil.which('sbatch') or 'no sbatch'}"
     try:
-        yield OK, f"WordNet: {len(wordnet.load_wordnet().wnids):,} noun synsets"
+        yield True, f"WordNet: {len(wordnet.load_wordnet().wnids):,} noun synsets"
     except CogError as error:
-        yield WARNING, f"{error} (only build_levels.py needs it)"
+        yield None, f"{error} (only build_levels.py needs it)"
 
 
-def _device(device: torch.device) -> Iterator[tuple[str, str]]:
-    yield OK, f"CPU: {torch.get_num_threads()} threads, bfloat16 instructions: {cpu_has_bfloat16()}"
+def _device(device: torch.device) -> Iterator[tuple[bool | None, str]]:
+    yield True, f"CPU: {torch.get_num_threads()} threads, bfloat16 instructions: {cpu_has_bfloat16()}"
     if device.type == "cuda":
-        version = f"PyTorch for CUDA {torch.version.cuda or torch.version.hip}"
-        yield OK, f"{device}: {torch.cuda.get_device_properties(device)}; {version}"
+        yield True, f"{device}: {torch.cuda.get_device_properties(device)}; CUDA {torch.version.cuda}"
     elif not torch.cuda.is_available():
-        yield WARNING, "no GPU is visible here: the full benchmark takes weeks on a CPU"
-    needed, available = 4 * DIM * N_TRAIN, available_memory() or 0
-    text = f"{needed / 1e9:.3g} GB for features of a level ({DIM} wide), {available / 1e9:.3g} GB are free"
-    yield (OK, text) if available >= needed else (WARNING, f"{text}: ask for more memory")
-
-
-def _decoders(device: torch.device) -> Iterator[tuple[str, str]]:
-    with tempfile.NamedTemporaryFile(suffix=".JPEG") as file:
-        _picture(0).save(file.name, quality=95)
-        pixels = np.asarray(load_rgb(Path(file.name)), dtype=float)
-    error = np.abs(pixels - np.asarray(_picture(0))).mean()
-    yield _judge(error <= 8, "JPEG", f"pixels differ by {error:.1f} of 255 in the mean")
-
-
-def _picture(seed: int) -> Image.Image:
-    coarse = np.random.default_rng(seed).integers(0, 256, (6, 8, 3), dtype=np.uint8)
-    return Image.fromarray(coarse).resize((500, 375), Image.Resampling.BICUBIC)
-
-
-def _judge(is_good: bool, what: str, found: str) -> tuple[str, str]:
-    return (OK, f"{what}: {found}") if is_good else (PROBLEM, f"{what}: {found}; do not use it here")
+        yield None, "no GPU is visible here: the full benchmark takes weeks on a CPU"
+    needed, free = 4e-9 * DIM * N_TRAIN, 1e-9 * (memory.available_memory() or 0)
+    yield free >= needed or None, f"{free:.3g} GB are free, features of a level take {needed:.3g} GB"
 
 
 def _precisions(device: torch.device, known: dict[str, float]) -> list[str]:
@@ -98,60 +72,53 @@ def _precisions(device: torch.device, known: dict[str, float]) -> list[str]:
     return [name for name in known if is_new or name in ("fp32", "fp16")]
 
 
-def _classifiers(device: torch.device) -> Iterator[tuple[str, str]]:
-    """Train in every precision on clouds around one center per class, beside ``torch.optim.SGD``."""
-    y, settings = torch.arange(ROWS) % CLASSES, Settings(seed=0, n_epochs=2)
-    x = torch.randn(CLASSES, DIM, generator=cpu_generator(0))[y]
-    x = functional.normalize(x + 2 * torch.randn(ROWS, DIM, generator=cpu_generator(1)))
-    train, test = FeatureSet(x, y, "doctor"), FeatureSet(-x[:CLASSES], y[:CLASSES], "doctor")
-    start = initial_layers([DIM, CLASSES], torch_seed(0, "init"))[0]
-    plain = [tensor.clone().requires_grad_() for tensor in start]
-    sgd = torch.optim.SGD(plain, momentum=settings.momentum, weight_decay=1e-6)
-    with exact_float32():
-        generator = cpu_generator(torch_seed(0, "order"))
-        for epoch in range(settings.n_epochs):
-            sgd.param_groups[0]["lr"] = learning_rate(10.0, epoch, settings.n_epochs)
-            for batch in torch.randperm(ROWS, generator=generator).split(settings.batch_size):
-                sgd.zero_grad()
-                functional.cross_entropy(functional.linear(x[batch], *plain), y[batch]).backward()
-                sgd.step()
-    rows, expected = torch.arange(ROWS)[None], plain[0].detach()
-    many = rows.repeat(1, 1 if device.type == "cpu" else 64)
+def _classifiers(device: torch.device) -> Iterator[tuple[bool, str]]:
+    y, rows, once = torch.arange(ROWS) % CLASSES, torch.arange(ROWS)[None], Settings(seed=0, n_epochs=1)
+    many, lr, wd = rows.repeat(1, 1 if device.type == "cpu" else 32), 10.0, 1e-6
+    with torch.random.fork_rng(devices=[]), exact_float32():
+        torch.manual_seed(seeds.torch_seed(0, "init"))
+        plain = torch.nn.Linear(DIM, CLASSES)
+        start = plain.weight.detach().clone()
+        x = functional.normalize(torch.randn(CLASSES, DIM)[y] + 2 * torch.randn(ROWS, DIM))
+        sgd = torch.optim.SGD(plain.parameters(), lr=lr, momentum=once.momentum, weight_decay=wd)
+        torch.manual_seed(seeds.torch_seed(0, "order"))
+        for batch in torch.randperm(ROWS).split(once.batch_size):
+            sgd.zero_grad()
+            functional.cross_entropy(plain(x[batch]), y[batch]).backward()
+            sgd.step()
     for precision in _precisions(device, WEIGHT_ERRORS):
-        engine, pairs, held_out = Engine(device, precision), [[(10.0, 1e-6)]], rows[:, :1]
-        data = engine.prepare(train, test, settings)
-        trained = engine.fit(data, [settings], rows, pairs, val_rows=held_out)
-        weights = trained.learner.layers(0, 0)[0][0].cpu()
-        error = float((weights - expected).norm() / (expected - start[0]).norm())
-        for n_epochs in (1, 5):  # the first one compiles
-            timed = Settings(seed=0, n_epochs=n_epochs)
-            seconds = engine.fit(data, [timed], many, pairs, val_rows=held_out).seconds
-        rate = 5 * -(-many.shape[1] // settings.batch_size) / seconds
-        minutes = 100 * (30 * 0.8 + 1) * N_TRAIN / settings.batch_size / rate / 60
-        found = f"weights within {error:.1g} of plain PyTorch on the CPU, {rate:.3g} steps/s: about "
-        found += f"{minutes:.1f} minutes for a run on a level"
-        yield _judge(error <= WEIGHT_ERRORS[precision], f"CLF.PRECISION {precision}", found)
+        engine, pairs, val = Engine(device, precision), [[(lr, wd)]], rows[:, :1]
+        data = engine.prepare(FeatureSet(x, y, "train"), FeatureSet(-x[:CLASSES], y[:CLASSES], "test"), once)
+        weights = engine.fit(data, [once], rows, pairs, val_rows=val).learner.layers(0, 0)[0][0].cpu()
+        error = ((weights - plain.weight).norm() / (plain.weight - start).norm()).item()
+        for n in (1, 5):  # epochs; the first one compiles
+            seconds = engine.fit(data, [Settings(seed=0, n_epochs=n)], many, pairs, val_rows=val).seconds
+        rate = 5 * -(-many.shape[1] // once.batch_size) / seconds
+        minutes = 100 * (30 * 0.8 + 1) * N_TRAIN / once.batch_size / rate / 60  # all trials, the final run
+        found = f"weights within {error:.1g} of plain PyTorch, {rate:.3g} steps/s: {minutes:.1f} minutes"
+        yield error <= WEIGHT_ERRORS[precision], f"CLF.PRECISION {precision}: {found} for a run on a level"
 
 
-def _extraction(device: torch.device) -> Iterator[tuple[str, str]]:
-    """Extract features in every precision with a network of noise, and compare with float32 on the CPU."""
+def _extraction(device: torch.device) -> Iterator[tuple[bool, str]]:
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(0)
-        network = torchvision.models.get_model(NETWORK, weights=None)
-        network.fc = torch.nn.Identity()
+        network = timm.create_model(NETWORK, num_classes=0, zero_init_last=False)
         network.train()(torch.randn(8, 3, 224, 224))  # statistics that give features of the usual scale
-    n, n_workers = (IMAGES, 0) if device.type == "cpu" else (64 * IMAGES, n_processors())
+    n, n_workers = (IMAGES, 0) if device.type == "cpu" else (64 * IMAGES, memory.n_processors())
     with tempfile.TemporaryDirectory() as name:
         (folder := Path(name, "train", "pictures")).mkdir(parents=True)
-        for number in range(n):
-            _picture(number % IMAGES).save(folder / f"{number:04d}.JPEG", quality=90)
-            if number + 1 == IMAGES:  # the others are for the speed of a GPU
+        for number in range(n):  # those beyond IMAGES are for the speed of a GPU
+            coarse = np.random.default_rng(number % IMAGES).integers(0, 256, (6, 8, 3), dtype=np.uint8)
+            picture = Image.fromarray(coarse).resize((500, 375), Image.Resampling.BICUBIC)
+            picture.save(folder / f"{number:04d}.JPEG", quality=95)
+            if number + 1 == IMAGES:
                 expected = extract_features(network.eval(), folder.parent, device="cpu").x
+        error = np.abs(np.asarray(load_rgb(folder / f"{n - 1:04d}.JPEG"), float) - np.asarray(picture)).mean()
+        yield bool(error <= 8), f"JPEG: decoded pixels differ by {error:.1f} of 255 in the mean"
         for precision in _precisions(device, COSINES):
             began, opts = time.monotonic(), ["FT_EXTRACT.PRECISION", precision]
             x = extract_features(network, folder.parent, device=str(device), n_workers=n_workers, opts=opts).x
             rate = n / (time.monotonic() - began)
             cosine = float(functional.cosine_similarity(x[:IMAGES], expected).min())
-            found = f"cosine {cosine:.5f} to fp32 on the CPU, {rate:.3g} images/s: about "
-            found += f"{7.1e6 / rate / 3600:.1f} hours for the 7.1 million images of a model"
-            yield _judge(cosine >= COSINES[precision], f"FT_EXTRACT.PRECISION {precision}", found)
+            found = f"cosine {cosine:.5f} to fp32, {rate:.3g} images/s: {7.1e6 / rate / 3600:.1f} hours"
+            yield cosine >= COSINES[precision], f"FT_EXTRACT.PRECISION {precision}: {found} for all data sets"

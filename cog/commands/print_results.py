@@ -13,16 +13,13 @@ import logging
 import shutil
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Any
 
 from cog import config, constants, paths
 from cog.commands import flags
 from cog.errors import CogError, printable, some
 from cog.runtime import files
 from cog.runtime.log import now
-
-if TYPE_CHECKING:
-    from cog.results.read import Results
 
 logger = logging.getLogger("cog")
 
@@ -84,15 +81,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         _write(args)
         return 0
     text = _tables(args, shutil.get_terminal_size((100, 0)).columns if sys.stdout.isatty() else 100)
-    try:
-        text.encode(sys.stdout.encoding or "utf-8")
-    except UnicodeEncodeError:  # the terminal's encoding may lack the plus-minus sign
-        text = text.replace("±", "+-").replace("†", "*").replace("‡", "#")
     print(text, end="")
     return 0
 
 
-def _read(args: argparse.Namespace, *, everything: bool) -> Results:
+def _read(args: argparse.Namespace, *, everything: bool) -> Any:
     """Return the selected results with those that a view refers to; of one evaluation, or ``everything``."""
     from cog.results import read
 
@@ -113,17 +106,12 @@ def _read(args: argparse.Namespace, *, everything: bool) -> Results:
         name = files.require_dir(args.logreg_root_dir, "--logreg_root_dir").absolute().name
         evaluation = (paths.parse_evaluation_folder(name) or (evaluation,))[0]
     in1k = [constants.IN1K] * bool(everything or args.show == "drop")
-    results = read.read(
-        args.models_root_dir,
-        folder=args.logreg_root_dir,
-        models=args.model and [*args.model, *filter(None, [args.relative_to])],
-        datasets=args.dataset and [*args.dataset, *in1k],
-        n_shots=args.n_shot,
-        seeds=args.seeds,
-        evaluations=None if everything and evaluation == "logreg" else {evaluation, "logreg"},
-        imports=args.imports,
-        published=args.published,
-    )
+    models = args.model and [*args.model, *filter(None, [args.relative_to])]
+    datasets = args.dataset and [*args.dataset, *in1k]
+    evaluations = None if everything and evaluation == "logreg" else {evaluation, "logreg"}
+    which = {"models": models, "datasets": datasets, "n_shots": args.n_shot, "seeds": args.seeds}
+    sources = {"folder": args.logreg_root_dir, "imports": args.imports, "published": args.published}
+    results = read.read(args.models_root_dir, evaluations=evaluations, **which, **sources)
     results = results if everything else read.of_evaluation(results, evaluation)
     read.warn_of_skipped(results.skipped)
     if results.scores.empty:
@@ -155,21 +143,13 @@ def _tables(args: argparse.Namespace, width: int) -> str:
     is_one = (args.logreg_root_dir or n_values == {1}) and len(own[frame.PLACE[:-1]].drop_duplicates()) == 1
     if is_one and _is_plain(args):
         return views.seed_by_seed(own, means[means["source"] == frame.RUNS], args.published)
-    return render.table(
-        frame.in_order(means, args.model or ()),
-        args.show or "accuracy",
-        relative_to=args.relative_to,
-        analysis=args.analysis or (),
-        beside=args.published if len(own) else None,
-        models=args.model,
-        datasets=args.dataset,
-        format=args.format,
-        width=width,
-    )
+    how = {"relative_to": args.relative_to, "analysis": args.analysis or (), "format": args.format}
+    how |= {"models": args.model, "datasets": args.dataset, "beside": args.published if len(own) else None}
+    means = frame.in_order(means, args.model or ())
+    return render.table(means, args.show or "accuracy", width=width, **how)
 
 
 def _write(args: argparse.Namespace) -> None:
-    """Write the requested files."""
     from cog.reporting import report
     from cog.reporting.figures import draw
     from cog.results import frame, share

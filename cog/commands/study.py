@@ -15,7 +15,7 @@ import logging
 import os
 import shlex
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +87,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             any(stack.enter_context(output.locked(log_dir)) for _ in range(60))
         listed = tasks.list_tasks(study, log_dir, append=False)
         todo = {number: task for number, task in listed.items() if tasks.is_open(study, task, states)}
-        for dataset in dict.fromkeys(task.dataset for task in todo.values() if task.kind == EXTRACT):
+        for number, task in todo.items():  # a listed pass may have models of other studies
+            todo[number] = dataclasses.replace(
+                task, models=tuple(m for m in task.models if m in study.models)
+            )
+        extractions = [task for task in todo.values() if task.kind == EXTRACT]
+        for dataset in dict.fromkeys(task.dataset for task in extractions):
             why = f"the features of {dataset} are missing; extracting needs"
             flags.image_sources(args).require(dataset, why=why)
         n_done = sum(state.word == DONE for state in states.values())
@@ -98,14 +103,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.slurm is not None and todo:
             slurm.submit(todo, listed, commands, script, args.slurm, log_dir, dry_run=args.dry_run)
     if args.dry_run:
-        return _dry_run(todo, commands)
+        for number, task in todo.items():
+            print(f"# {number}: {task}\n{shlex.join(task.command(commands))}", flush=True)
+        return _try_models(extractions, args, find, extract_opts)
     if args.slurm is not None and slurm.queued_tasks(log_dir):
         return 0
-    code = 0
-    for number, task in todo.items():  # a listed pass may have models of other studies
-        todo[number] = dataclasses.replace(task, models=tuple(m for m in task.models if m in study.models))
-    if args.slurm is None and todo:
-        code = local.run_here(study, todo, commands, log_dir, args.n_processes)
+    code = local.run_here(study, todo, commands, log_dir, args.n_processes) if args.slurm is None else 0
     if code:  # another process may have made what a task here could not
         states = compared(study, units.survey(study))
         n_open = sum(tasks.is_open(study, task, states) for task in todo.values())
@@ -137,30 +140,35 @@ def _choose(args: argparse.Namespace, root: Path, find: Callable[[str], Any]) ->
     return dataclasses.replace(study, models=usable), bool(unusable and args.model)
 
 
-def _dry_run(todo: Mapping[int, Task], commands: Mapping[str, Sequence[str]]) -> int:
-    """Print the tasks, try their models, and return the exit code."""
-    trials: dict[str, list[str]] = {}
-    for number, task in todo.items():
-        print(f"# {number}: {task}\n{shlex.join(task.command(commands))}")
-        for model in task.models if task.kind == EXTRACT else ():
-            trials.setdefault(model, dataclasses.replace(task, models=(model,)).command(commands)[2:])
-    if not trials:
+def _try_models(
+    tasks: Sequence[Task], args: argparse.Namespace, find: Callable[[str], Any], opts: Sequence[str]
+) -> int:
+    """Try each model of extractions on images in a process of its own, and return the exit code."""
+    dataset_of: dict[str, str] = {}  # the first one
+    for task in tasks:
+        dataset_of |= {model: task.dataset for model in task.models if model not in dataset_of}
+    if not dataset_of:
         return 0
-    import torch  # once, for all processes
+    import timm  # noqa: F401 (and torchvision, which most networks need: once, for all processes)
+    import torch
 
-    from cog.commands import extract_features
+    from cog.features.extract import Model
     from cog.features.run import try_model
 
-    def trial(words: Sequence[str]) -> tuple[bool, str]:
+    sources, split = flags.image_sources(args), constants.SPLITS[1]
+    lists = {dataset: sources.list_images(dataset, split) for dataset in dict.fromkeys(dataset_of.values())}
+
+    def trial(name: str) -> str | CogError:
         torch.set_num_threads(1)
         try:
-            return True, try_model(extract_features.plan(extract_features.parse_args(words))[0])
+            choice = find(name)
+            return try_model(Model(choice, choice.config(opts)), lists[dataset_of[name]])
         except CogError as error:
-            return False, str(error)
+            return error
 
-    code, tried = 0, networks.in_processes(trial, list(trials.values()), len(os.sched_getaffinity(0)))
-    for model, result in zip(trials, tried, strict=True):
-        is_good, text = result or (False, "its process has crashed")
-        print(f"# {model}: {text}", flush=True)
-        code = code if is_good else CogError.exit_code
+    code, tried = 0, networks.in_processes(trial, [*dataset_of], len(os.sched_getaffinity(0)))
+    for model, result in zip(dataset_of, tried, strict=True):
+        result = result or CogError("its process has crashed")
+        print(f"# {model}: {result}", flush=True)
+        code = CogError.exit_code if isinstance(result, CogError) else code
     return code

@@ -276,12 +276,13 @@ class _Passes:
                     files.write_json(each.output.work / FAILURE_FILE, {"reason": str(error)})
 
 
-def try_model(extraction: Extraction) -> str:
+def try_model(model: Model, images: ImageList) -> str:
     """Compute features of the first images on the CPU, and return a line; a bad network is a CogError."""
-    extractor, images = extraction.model.load(torch.device("cpu")), extraction.images
-    x, failures = extract_rows(extractor, extraction.decoder, min(4, len(images)))
+    extractor = model.load(torch.device("cpu"))
+    decoder = Decoder(images, preprocess_of(model.cfg), model.cfg.FT_EXTRACT.LOAD_TRUNCATED_IMAGES)
+    x, failures = extract_rows(extractor, decoder, min(4, len(images)))
     told, rms = f"tried on {images.file(0)}", float(x.square().mean().sqrt())
     if failures or extractor.fault or not rms:
         reason = extractor.fault or failures or "gives zeros"
-        raise CogError(f"{told}: {extraction.model.choice.name} {reason}")
+        raise CogError(f"{told}: {model.choice.name} {reason}")
     return f"{told}: {x.shape[1]} features with a root mean square of {rms:.3g}"

@@ -5,14 +5,15 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 import signal
 import subprocess
 
 import pytest
-import tiny
 from waiting import wait_for
 
-from cog import constants
+from cog import config, constants
+from cog.commands import build_levels, extract_features, logreg, print_results
 from cog.data import datasets
 
 QUICK = ["CLF.N_TRIALS", "1", "CLF.N_EPOCHS", "2", "--device", "cpu"]
@@ -28,20 +29,9 @@ def test_names_are_those_of_the_package(repository):
     of = {path.name: defaults(repository, path.name) for path in repository.glob("bash-scripts/*.sh")}
     assert {of[script]["seeds"] for script in ("logreg.sh", "experiments.sh", "study.sh")} == {seeds}
     assert [of[script]["shots"] for script in ("fewshot.sh", "study.sh")] == [shots, f"0 {shots}"]
-    for script in ("extract_features.sh", "experiments.sh", "study.sh"):
+    for script in ("experiments.sh", "study.sh"):
         assert of[script]["dataset"].split() == list(constants.DATASETS)
-    assert sorted(of["extract_features.sh"]["splits"].split()) == sorted(constants.SPLITS)
     assert set(datasets.flags()) <= of["extract_features.sh"].keys() & of["study.sh"].keys()
-
-
-@pytest.mark.slow
-def test_extraction_of_all_splits_then_skipped(bash, workshop):
-    words = ["extract_features.sh", "model_name=tiny_net", f"model_loader={workshop.loader}:load_my_model"]
-    words += [f"models_root_dir={workshop.models}", f"in1k_images_root={workshop.in1k}", "dataset=in1k"]
-    words += ["FT_EXTRACT.IMAGE_RESIZE_SIZE", "16", "FT_EXTRACT.IMAGE_CROP_SIZE", "16"]
-    assert bash(*words).returncode == 0
-    again = bash(*words)
-    assert again.returncode == 0 and again.stderr.count("is complete, skipped") == 2
 
 
 @pytest.mark.slow
@@ -70,24 +60,23 @@ def test_the_first_failure_stops_everything(bash, workshop):
     assert not (workshop.models / "tiny/net/birds/eval_logreg").exists()
 
 
-def test_help_and_unknown_variables(bash):
+def test_help_and_what_is_unknown(bash):
     shown = bash("extract_features.sh", "--help").stdout
-    assert (
-        "bash bash-scripts/extract_features.sh" in shown and "Variables: model_name dataset splits" in shown
-    )
-    done = bash("logreg.sh", "memory=64G")
-    assert done.returncode == 2 and done.stderr.count("\n") == 1 and " model_name " in done.stderr
-    assert done.stderr.startswith("error: unknown variable memory; expected one of:")
+    assert "bash bash-scripts/extract_features.sh" in shown and "\nVariables: model_name dataset" in shown
+    for words, told in (
+        (["logreg.sh", "memory=64G"], "error: unknown variable memory; expected one of: models_root_dir "),
+        (["experiments.sh", "cooking"], "error: unknown experiment cooking; expected some of: logreg "),
+        (["experiments.sh"], "error: name one experiment or several of: logreg "),
+    ):
+        done = bash(*words)
+        assert done.returncode == 2 and done.stderr.startswith(told) and done.stderr.count("\n") == 1
 
 
-@pytest.mark.skipif(
-    "BASH_VERSION" in subprocess.run(["sh", "-c", "set"], capture_output=True, text=True, check=True).stdout,
-    reason="sh is bash here: shows that any other sh answers in one line",
-)
+@pytest.mark.skipif(shutil.which("dash") is None, reason="dash is not installed")
 def test_another_shell_is_told(repository):
     scripts = [*repository.glob("bash-scripts/**/*.sh"), *repository.glob("prepare_models/*.sh")]
     for script in [script for script in scripts if script.name not in ("common.sh", "setup.sh")]:
-        done = subprocess.run(["sh", str(script)], capture_output=True, text=True, check=False)
+        done = subprocess.run(["dash", str(script)], capture_output=True, text=True, check=False)
         expected = f"error: run it with bash: bash {script}\n"
         assert (done.returncode, done.stdout, done.stderr) == (2, "", expected), script
 
@@ -108,88 +97,87 @@ def test_signals_to_the_driver_reach_the_work(repository, python, workshop, name
     assert list(evaluation.glob(".seed-*.work/training.pt"))
 
 
-@pytest.mark.slow
-def test_experiments_write_their_folders_and_are_skipped_then(bash, tmp_path):
-    for seed, dataset in enumerate(("in1k", "cog_l1")):
-        for part in constants.SPLITS:
-            folder = tmp_path / "my/net" / dataset / f"features_{part}"
-            tiny.write_features(folder, *tiny.make_xy(seed=seed))
-    names = ["logreg", "fewshot", "mlp", "mlp_noact", "balanced", "label_free", "confident"]
-    words = [*names, f"models_root_dir={tmp_path}", "model_name=my_net", "dataset=in1k,cog_l1", "seeds=22 37"]
-    words += ["shots=1", "max_per_class=2", *QUICK, "CLF.MLP_HIDDEN", "8", "ANALYSIS.KMEANS_SEEDS", "[22]"]
-    done = bash("experiments.sh", *words)
-    assert done.returncode == 0, done.stderr
-    told = [line for line in done.stdout.splitlines() if line.endswith(" of my_net")]
-    assert told == [f"{name} of my_net" for name in names]
-    folders = {path.name for path in (tmp_path / "my/net/cog_l1").iterdir()}
-    evaluations = {f"eval_{name}" for name in ("logreg", "logreg_N1", "mlp", "mlp_noact", "logreg_max2")}
-    assert folders >= evaluations | {f"analysis_{name}" for name in ("kmeans", "alignment", "knn", "ncm")}
-    assert any(name.startswith("analysis_confident") for name in folders)
-    made = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("results.json")}
-    assert bash("experiments.sh", *words).returncode == 0
-    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("results.json")} == made
-
-
-def test_unknown_and_missing_experiments_are_told(bash):
-    for words, told in ((["cooking"], "unknown experiment cooking"), ([], "name one experiment or several")):
-        done = bash("experiments.sh", *words)
-        assert done.returncode == 2 and told in done.stderr and done.stderr.count("\n") == 1
-
-
-@pytest.mark.slow
-def test_other_levels_are_built_once_and_compared(bash, wordnet, tmp_path):
-    """With real synsets; training on them is tests/features/test_regroup.py."""
-    dog, n = wordnet.node["n02084071"], len(wordnet.wnids)
-    parents = {parent for node in range(n) for parent in wordnet.parents[node]}
-    dogs = [node for node in range(n) if dog in wordnet.above(node) and node not in parents]
-    seen, *wnids = [wordnet.wnids[node] for node in dogs[:13]]
-    tiny.write_levels_file(tmp_path / "levels.pkl", [wnids[:6], wnids[6:]])
-    rows = "".join(f"{wnid},12\n" for wnid in ["n02084071", seen, *wnids])
-    (tmp_path / "counts.csv").write_text(f"wnid,count\n{rows}")
-    (tmp_path / "seen.txt").write_text(seen)
-    words = [f"levels={tmp_path}/levels.pkl", f"image_counts={tmp_path}/counts.csv"]
-    words += ["draws=2", "measures=wup"]
-    words += [f"seen_wnids={tmp_path}/seen.txt", f"output_dir={tmp_path}/out"]
-    for said in ("wrote", "shared with"):  # the second time only compares
-        done = bash("other_levels.sh", *words)
-        assert done.returncode == 0 and said in done.stdout and "shared with" in done.stdout, done.stderr
-    assert "wrote" not in done.stdout
-    built = {path.name for path in (tmp_path / "out/levels").iterdir()}
-    assert built == {"wup", "random1", "random2"} and not (tmp_path / "out/models").exists()
-
-
 # A program in place of Python, which notes what it is to run.
-NOTES = '#!/bin/sh\necho "PYTHONPATH=$PYTHONPATH WORDNET=$COG_WORDNET_DIR $@" >> "$0.notes"\n'
+NOTES = """#!/bin/sh
+IFS="\t"
+echo "$PYTHONPATH\t$COG_WORDNET_DIR\t$*" >> "$0.notes"
+"""
 
 
 @pytest.fixture
 def notes(tmp_path):
-    """Return a function that returns and removes what the program ``tmp_path / "python"`` has noted."""
+    """Return a function that returns and removes the words that ``tmp_path / "python"`` has noted."""
     programs = {"python": NOTES, "nproc": "#!/bin/sh\necho 6\n", "nvidia-smi": "#!/bin/sh\nexit 9\n"}
     for name, text in programs.items():
         (tmp_path / name).write_text(text)
         (tmp_path / name).chmod(0o755)
 
-    def read():
+    def read() -> list[list[str]]:
         text = (tmp_path / "python.notes").read_text()
         (tmp_path / "python.notes").unlink()
-        return text.splitlines()
+        return [line.split("\t") for line in text.splitlines()]
 
     return read
 
 
+def test_extraction_is_that_of_all_data_sets_and_splits(bash, notes, tmp_path):
+    given = {"COG_PYTHON": str(tmp_path / "python"), "model_name": "a_b"}
+    assert bash("extract_features.sh", "FT_EXTRACT.N_WORKERS", "2", **given).returncode == 0
+    ((_, _, script, *words),) = notes()
+    args = extract_features.parse_args(words)
+    assert script.endswith("extract_features.py") and args.opts == ["FT_EXTRACT.N_WORKERS", "2"]
+    assert (args.model, args.dataset, sorted(args.split)) == (
+        ["a_b"],
+        [*constants.DATASETS],
+        ["test", "train"],
+    )
+
+
+def test_experiments_are_those_of_the_paper(bash, notes, tmp_path):
+    names = ["logreg", "fewshot", "mlp", "mlp_noact", "balanced", "label_free", "confident", "figures"]
+    words = [*names, "models_root_dir=m", "model_name=my_net", "dataset=in1k,cog_l1", "shots=1 2"]
+    done = bash("experiments.sh", *words, "max_per_class=2", COG_PYTHON=str(tmp_path / "python"))
+    assert done.stdout.splitlines() == [f"{name} of my_net" for name in names], done.stderr
+    lines = notes()
+    trained = [logreg.parse_args(words[3:]) for words in lines if words[2].endswith("logreg.py")]
+    evaluations = [config.evaluation_name(config.get_cfg(opts=args.opts)) for args in trained]
+    assert evaluations == ["logreg", "logreg", "mlp", "mlp_noact", "logreg_max2"]
+    assert [args.n_shot for args in trained] == [[0], [1, 2], [0], [0], [0]]
+    shown = [print_results.parse(words[3:]) for words in lines if words[2].endswith("print_results.py")]
+    assert [args.analysis for args in shown] == [None] * 5 + [["all"], ["confident"], None]
+    analyzed = [words[words.index("--analysis") :] for words in lines if "analyze_features.py" in words[2]]
+    assert analyzed[0] == ["--analysis", "all"]
+    assert analyzed[1] == ["--analysis", "confident", "--trained_on", "in1k", "--dataset", "cog_l1"]
+
+
+def test_other_levels_are_built_once_and_compared(bash, notes, tmp_path):
+    """Building them is tested in tests/levels, training on them in tests/features."""
+    (tmp_path / "levels/wup").mkdir(parents=True)
+    (tmp_path / "levels/wup/report.json").write_text("{}")
+    words = ["levels=l.pkl", "image_counts=c.csv", f"output_dir={tmp_path}", "measures=wup jcn", "draws=1"]
+    words += ["embeddings=vectors.txt", "models_root_dir=m", "seeds=1 2", "CLF.N_EPOCHS", "2"]
+    assert bash("other_levels.sh", *words, COG_PYTHON=str(tmp_path / "python")).returncode == 0
+    *built, compared, trained = (words[2:] for words in notes())
+    parsed = [build_levels.parse_args(words[1:]) for words in built]
+    assert [args.similarity for args in parsed] == ["jcn", "vectors.txt", "random"]
+    assert [args.rerank for args in parsed] == ["l.pkl"] * 3 and parsed[2].n_levels == 1
+    kinds = [f"{tmp_path}/levels/{kind}" for kind in ("wup", "jcn", "embedding", "random1")]
+    assert compared[1:] == ["--compare", "l.pkl", *kinds]
+    assert trained[1:3] == ["cog", "other_levels"] and trained[-2:] == ["CLF.N_EPOCHS", "2"]
+
+
 def test_the_quickstart_uses_the_device_and_all_processors_and_paths_from_here(bash, notes, tmp_path):
     given = {"COG_PYTHON": "./python", "PATH": f"{tmp_path}:{os.environ['PATH']}", "dataset": "birds"}
-    for n_processes in (6, 4):
+    for n_processes in ("6", "4"):
         with contextlib.chdir(tmp_path):
             done = bash("quickstart.sh", "output_dir=out", COG_WORDNET_DIR="w", CDPATH=str(tmp_path), **given)
         assert done.returncode == 0, done.stderr
         lines = notes()
-        made = f"WORDNET={tmp_path}/w -m cog.miniature make --output_dir {tmp_path}/out"
-        assert any(made in line for line in lines)
-        studies = [line for line in lines if " cog study " in line]
-        assert len(studies) == 1 and f"--n_processes {n_processes} " in studies[0]
-        assert not any("--device" in line or "birds" in line for line in studies)
+        made = [f"{tmp_path}/w", "-m", "cog.miniature", "make", "--output_dir", f"{tmp_path}/out"]
+        assert made in [words[1:7] for words in lines]
+        studies = [words for words in lines if words[2:5] == ["-m", "cog", "study"]]
+        assert [words[words.index("--n_processes") + 1] for words in studies] == [n_processes]
+        assert not any({"--device", "birds"} & {*words} for words in studies)
         (tmp_path / "nvidia-smi").write_text("#!/bin/sh\n")
 
 
@@ -199,4 +187,4 @@ def test_folders_of_pythonpath_are_kept_also_through_links(bash, notes, reposito
     given = {"COG_PYTHON": str(tmp_path / "python"), "PYTHONPATH": "/theirs:/others"}
     for script in ("extract_features.sh", "study.sh", tmp_path / "folder/logreg.sh", tmp_path / "chain"):
         assert bash(script, "models_root_dir=m", **given).returncode == 0
-        assert all(line.startswith(f"PYTHONPATH={repository}:/theirs:/others ") for line in notes())
+        assert all(words[0] == f"{repository}:/theirs:/others" for words in notes())

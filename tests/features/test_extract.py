@@ -235,10 +235,10 @@ def test_random_and_equal_features_are_warned_of(
     if message is None:
         plain = plain_inputs(tmp_path / "out", image_tree / "test", **PLAIN)
         assert torch.equal(features_of(tmp_path / "out")["X"], plain.flatten(1))
-        assert "root mean square" in run.try_model(planned)
+        assert "root mean square" in run.try_model(planned.model, planned.images)
     else:
         with pytest.raises(CogError, match=f"tried on crow/crow_0.png: tiny_net .*{message}"):
-            run.try_model(planned)
+            run.try_model(planned.model, planned.images)
 
 
 @pytest.mark.gpu

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 from tiny import Workshop, snapshot
@@ -17,17 +18,44 @@ def small_study(root: Path, *, models=("a_net", "b_net"), datasets=("in1k", "cog
     return Study(root, models, datasets, seeds=(1, 2), n_shots=(0, 8))
 
 
-def command(made: Workshop, repository: Path, log_dir: Path, *words: str) -> list[str]:
-    """Return the command line of study.sh for the workshop's loader on two data sets."""
-    return [
-        *("bash", str(repository / "bash-scripts/study.sh"), f"models_root_dir={made.models}"),
-        *(f"log_dir={log_dir}", f"model_loader={made.loader}:load_my_model", f"in1k_images_root={made.in1k}"),
-        *(f"imagenet_images_root={made.in21k}", f"cog_levels_mapping_file={made.levels_file}"),
-        *(f"cog_concepts_split_file={made.split_file}", "dataset=in1k,cog_l1", *words, *QUICK.split()),
-    ]
+class Script:
+    """study.sh for the loader of a workshop, on two data sets."""
+
+    def __init__(self, made: Workshop, repository: Path, log_dir: Path, environment, *words: str) -> None:
+        self.made, self.log_dir, self.environment = made, log_dir, environment
+        self.words = [
+            *("bash", str(repository / "bash-scripts/study.sh"), f"models_root_dir={made.models}"),
+            *(f"log_dir={log_dir}", f"model_loader={made.loader}:load_my_model", "dataset=in1k,cog_l1"),
+            *(f"in1k_images_root={made.in1k}", f"imagenet_images_root={made.in21k}", *QUICK.split()),
+            *(f"cog_levels_mapping_file={made.levels_file}", f"cog_concepts_split_file={made.split_file}"),
+            *words,
+        ]
+
+    def start(self, *more: str) -> subprocess.Popen:
+        streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        return subprocess.Popen([*self.words, *more], env=self.environment, text=True, **streams)
+
+    def run(self, *more: str) -> tuple[int, str, str]:
+        """Return exit code, output, and errors."""
+        process = self.start(*more)
+        out, err = process.communicate(timeout=300)
+        return process.returncode, out, err
+
+    def log(self, number: int) -> str:
+        """Return the log of a task."""
+        path = self.log_dir / f"{number}.log"
+        return path.read_text() if path.exists() else ""
+
+    def outputs(self) -> dict[str, str]:
+        """Return the digests of files that do not tell of times."""
+        names = ("X_Y.pth", "model.pth", "logs.pkl", "preds.pkl")
+        return {name: text for name, text in snapshot(self.made.models).items() if name.endswith(names)}
 
 
-def outputs(made: Workshop) -> dict[str, tuple[str, str]]:
-    """Return the files that do not tell of times."""
-    names = ("X_Y.pth", "model.pth", "logs.pkl", "preds.pkl")
-    return {name: entry for name, entry in snapshot(made.models).items() if name.endswith(names)}
+def pace(made: Workshop) -> Path:
+    """Return a file with the seconds that the network of the workshop takes for each image, 0 so far."""
+    file, head = made.loader.with_name("pace.txt"), "    def forward(self, x):\n"
+    sleep = f"        import time; time.sleep(len(x) * float(open({str(file)!r}).read()))\n"
+    made.loader.write_text(made.loader.read_text().replace(head, head + sleep))
+    file.write_text("0")
+    return file

@@ -133,12 +133,6 @@ class Workshop:
     def checkpoint(self) -> Path:
         return self.models / "tiny/net/model.ckpt"
 
-    def make_slow(self) -> None:
-        """Change the loader so that the network takes a quarter of a second per forward pass."""
-        source, head = self.loader.read_text(), "    def forward(self, x):\n"
-        assert head in source
-        self.loader.write_text(source.replace(head, f"{head}        import time; time.sleep(0.25)\n"))
-
     def features(self, split: str) -> Path:
         return self.models / f"tiny/net/birds/features_{split}"
 

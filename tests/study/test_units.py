@@ -20,13 +20,10 @@ FAILED_RUN = Unit("b_net", "cog_l1", "", 8, 2)
 
 def finish(study: Study, wanted: list[Unit]) -> None:
     for unit in wanted:
-        folder = study.folder(unit)
-        folder.mkdir(parents=True)
-        (folder / (units.FEATURES_RECORD if unit.split else units.RESULTS_FILE)).write_text(
-            '{"identity": {}}'
-        )
-        if unit.split:
-            (folder / "X_Y.pth").write_bytes(b"features")
+        names = ("features.json", "X_Y.pth") if unit.split else ("results.json",)
+        study.folder(unit).mkdir(parents=True)
+        for name in names:
+            (study.folder(unit) / name).write_text('{"identity": {}}')
 
 
 @pytest.fixture
@@ -59,7 +56,6 @@ def test_states_come_from_folders(study):
     words = [states[unit].word for unit in (interrupted, missing, deleted, FAILED_RUN, of_original)]
     assert words == ["interrupted", "missing", "deleted", "failed", DONE]
     assert states[FAILED_RUN].detail == "out of memory"
-    assert [state.word for state in states.values()].count(DONE) == 20
 
 
 def test_status_shows_percentages_and_reasons(study, capsys):
@@ -70,19 +66,9 @@ def test_status_shows_percentages_and_reasons(study, capsys):
     assert "failed:\n  classifier of b_net on cog_l1, N = 8, seed 2: out of memory\n" in text
     assert "b_net" not in show(study, capsys, "--model", "a_*")
     rows = json.loads(show(study, capsys, "--format", "json"))
-    assert [row for row in rows if row["state"] == "failed"] == [
-        {"model": "b_net", "dataset": "cog_l1", "split": "", "n_shot": 8, "seed": 2}
-        | {"state": "failed", "detail": "out of memory"}
-    ]
-
-
-def test_status_without_a_study_is_that_of_the_protocol(study, capsys):
-    assert Study.of_entries(json.loads(study.as_json())) == study
+    assert vars(FAILED_RUN) | {"state": "failed", "detail": "out of memory"} in rows and len(rows) == 24
     (study.root / units.STUDY_FILE).unlink()
-    assert "of 540 (" in show(study, capsys)
-    (study.root / units.STUDY_FILE).write_text('{"root": "x"}')
-    with pytest.raises(CogError, match="describes no study"):
-        show(study, capsys)
+    assert "of 540 (" in show(study, capsys)  # of the protocol
 
 
 @pytest.mark.slow
