@@ -103,6 +103,9 @@ def test_bfloat16_moves_no_accuracy_and_trials_are_scored_in_float32():
         for k, top1 in enumerate(scores[-1][0]):
             predicted = logits_of(trained.learner.layers(0, k), TRAIN.x[rows[0]]).argmax(1)
             assert top1 == pytest.approx(100 * accuracy_score(TRAIN.y[rows[0]], predicted))
+    final = fit(spec_of(1, 1, record=True), QUICK, precision="bf16")[1]  # so is the last epoch
+    loss = torch.nn.functional.cross_entropy(logits_of(final.learner.layers(0, 0), TEST.x), TEST.y)
+    assert final.logs[0]["test/loss"][-1] == pytest.approx(float(loss), rel=1e-5)
     assert abs((scores[0] - scores[1]).mean()) < 0.1 and np.abs(scores[0] - scores[1]).max() < 0.6
 
 

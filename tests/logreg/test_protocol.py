@@ -28,22 +28,28 @@ QUICK = Settings(seed=22, n_trials=4, n_epochs=4, batch_size=64)
 
 
 class Spy(Engine):
-    """An engine that keeps what it is asked to train."""
+    """An engine that keeps what it is asked to train, and the accuracies of trials."""
 
     def __init__(self):
         super().__init__(torch.device("cpu"), "fp32")
-        self.specs = []
+        self.specs, self.top1 = [], []
 
     def fit(self, data, runs, rows, pairs, **options):
         self.specs.append(Spec(rows, pairs, "val_rows" not in options))
-        return super().fit(data, runs, rows, pairs, **options)
+        trained = super().fit(data, runs, rows, pairs, **options)
+        self.top1.append(trained.top1)
+        return trained
 
 
 def run(settings, *of, train=TRAIN, test=TEST, engine=None):
     engine = engine or Spy()
     data = engine.prepare(train, test, settings)
     runs = [dataclasses.replace(settings, seed=seed) for seed in of or (settings.seed,)]
-    return run_protocol(data, runs, engine, print_freq=0)
+    results = run_protocol(data, runs, engine, print_freq=0)
+    for s, result in enumerate(results):  # each trial has the accuracy of its own training
+        found = [trial.val_top1 for trial in result.trials]
+        assert found == [value for top1 in engine.top1[:-1] for value in top1[s]]
+    return results
 
 
 def study_of(seed):
