@@ -1,6 +1,6 @@
 """Classifiers on a GPU at the size of the benchmark, beside the loop of the original toolkit.
 
-    python tests/benchmarks/bench_gpu.py [--device cuda] [--rows 1100000]
+    python tests/benchmarks/bench_gpu.py [--rows 1100000]
 
 Features are 1.1 million x 2048 (l2-normalized clusters), 1000 classes, 50,000 test rows, batches of 1024.
 The time of a step is the difference of trainings of different length; that of a protocol is computed from
@@ -34,22 +34,19 @@ START = time.perf_counter()
 
 
 def tell(what: str, measured: str, goal: str = "") -> None:
-    """Print a line of the table at once, in case the time ends."""
     print(f"{time.perf_counter() - START:6.1f} s  {what:<55} {measured:<45} {goal}".rstrip(), flush=True)
 
 
 def timed(function: Callable[[], object]) -> float:
     """Return the duration of a call in seconds, with the work of the GPU."""
-    synchronize = torch.cuda.synchronize if torch.cuda.is_available() else lambda: None
-    synchronize()
+    torch.cuda.synchronize()
     start = time.perf_counter()
     function()
-    synchronize()
+    torch.cuda.synchronize()
     return time.perf_counter() - start
 
 
 def runs_of(**settings: int) -> list[Settings]:
-    """Return the settings of five seeds."""
     return [Settings(seed=seed, batch_size=BATCH, **settings) for seed in SEEDS]
 
 
@@ -78,9 +75,8 @@ def tell_protocols(engine: Engine, data: Data) -> None:
     minutes = (one + 99 * (three - one) / 2) / 60
     tell("bf16: protocol, 5 seeds", f"{minutes:.2f} min (computed from 1 and 3 epochs)", "7.5 min")
     tell("  of which trials with one epoch", f"{one:.1f} s (first time, compiled: {compiled:.1f} s)")
-    if engine.device.type == "cuda":
-        peaks = torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
-        tell("bf16: peak GPU memory", f"{peaks[0] / 1e9:.1f} GB, {peaks[1] / 1e9:.1f} GB reserved", "24 GB")
+    peaks = torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
+    tell("bf16: peak GPU memory", f"{peaks[0] / 1e9:.1f} GB, {peaks[1] / 1e9:.1f} GB reserved", "24 GB")
     run_protocol(data, runs_of(n_shot=8, n_epochs=2), engine, print_freq=0)
     whole = timed(lambda: run_protocol(data, runs_of(n_shot=8), engine, print_freq=0))
     tell("bf16: N = 8, 5 seeds, after compilation", f"{whole:.1f} s", "7 s")
@@ -106,12 +102,13 @@ def tell_plain(sets: list[FeatureSet], device: torch.device) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--device", default="cuda")
     parser.add_argument("--rows", type=int, default=1_100_000)
-    args = parser.parse_args()
-    device = torch.device(args.device)
-    name = torch.cuda.get_device_name() if device.type == "cuda" else "cpu"
-    tell(f"{name}, torch {torch.__version__}, Python {sys.version.split()[0]}", f"{args.rows} rows", "goal")
+    args, device = parser.parse_args(), torch.device("cuda")
+    tell(
+        f"{torch.cuda.get_device_name()}, torch {torch.__version__}, Python {sys.version.split()[0]}",
+        f"{args.rows} rows",
+        "goal",
+    )
     sets = plain_logreg.feature_sets(args.rows, TEST, DIM, CLASSES, device)
     for precision in ("bf16", "tf32"):
         engine = Engine(device, precision)

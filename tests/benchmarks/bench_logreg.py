@@ -81,26 +81,23 @@ def plain(case: str, n_epochs: int, n_runs: int) -> float:
 
 
 def start(side: str, root: Path, words: list[str], threads: int) -> subprocess.Popen[str]:
-    """Start one side in a process of its own."""
     environment = {**os.environ, "PYTHONPATH": str(root), "OMP_NUM_THREADS": str(threads)}
     line = [sys.executable, __file__, "--one", side, *words]
     return subprocess.Popen(line, env=environment, stdout=subprocess.PIPE, text=True)
 
 
-def result(process: subprocess.Popen[str]) -> float:
-    """Return the seconds that a process prints."""
+def seconds_of(process: subprocess.Popen[str]) -> float:
     return float(process.communicate()[0].splitlines()[-1])
 
 
 def compare(case: str, precision: str, args: argparse.Namespace) -> None:
-    """Measure the sides in turns."""
     sides = {"now": ROOT, **({"previous": args.previous.resolve()} if args.previous else {})}
     sides |= {} if CASES[case][4] else {"plain": ROOT}
     times: dict[str, list[float]] = {side: [] for side in sides}
     for _ in range(args.repeats):
         for side, root in sides.items():
             words = [case, precision, str(args.epochs), SEEDS[0]]
-            times[side].append(result(start(side, root, words, args.threads)))
+            times[side].append(seconds_of(start(side, root, words, args.threads)))
     shown = f"{case:<10} {precision}  {args.threads} threads"
     for side, seconds in times.items():
         ratio = statistics.median(other / now for other, now in zip(seconds, times["now"], strict=True))
@@ -112,8 +109,8 @@ def study(args: argparse.Namespace) -> None:
     """Measure a study of two data sets with five seeds each, and the same runs of the original's loop."""
     ratios, words = [], ["512x100", "bf16", str(args.epochs)]
     for _ in range(args.repeats):
-        seconds = max(map(result, [start("now", ROOT, [*words, *SEEDS], 1) for _ in range(2)]))
-        ratios.append(result(start("plain", ROOT, [*words, *SEEDS, *SEEDS], args.threads)) / seconds)
+        seconds = max(map(seconds_of, [start("now", ROOT, [*words, *SEEDS], 1) for _ in range(2)]))
+        ratios.append(seconds_of(start("plain", ROOT, [*words, *SEEDS, *SEEDS], args.threads)) / seconds)
     print(f"study: the original's loop takes {statistics.median(ratios):.2f} times as long", flush=True)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import shutil
 import warnings
@@ -20,18 +21,14 @@ def toy_files(synsets) -> tuple[bytes, bytes]:
         fields = [f"{offset:08d}", "03", "n", f"{len(words):02x}", *(f"{word} 0" for word in words)]
         return " ".join([*fields, f"{len(pointers):03d}", *pointers]) + f" | {gloss}  \n"
 
-    offsets, position = [], len(LICENCE)
-    for row in synsets:
-        offsets.append(position)
-        position += len(line(0, row, lambda i: 0))
-    data = LICENCE.decode() + "".join(
-        line(offset, row, offsets.__getitem__) for offset, row in zip(offsets, synsets, strict=True)
-    )
+    lengths = [len(line(0, row, lambda i: 0)) for row in synsets]
+    offsets = list(itertools.accumulate(lengths[:-1], initial=len(LICENCE)))
+    data = index = LICENCE.decode()
     senses: dict[str, list[int]] = {}
-    for offset, (words, *_) in zip(offsets, synsets, strict=True):
-        for word in words:
+    for offset, row in zip(offsets, synsets, strict=True):
+        data += line(offset, row, offsets.__getitem__)
+        for word in row[0]:
             senses.setdefault(word.lower(), []).append(offset)
-    index = LICENCE.decode()
     for word, places in sorted(senses.items()):
         index += f"{word} n {len(places)} 1 @ {len(places)} 0 {' '.join(f'{o:08d}' for o in places)}  \n"
     return data.encode(), index.encode()
@@ -75,11 +72,8 @@ def open_with_nltk(wordnet_dir: str, work_dir: Path):
         def map_wn(self, version="wordnet"):  # maps between versions with a file that Debian lacks
             return None
 
-    root = work_dir / "corpora" / "wordnet"
-    root.mkdir(parents=True)
-    for path in Path(wordnet_dir).iterdir():
-        if path.is_file():
-            shutil.copy(path, root / path.name)
+    root = work_dir / "corpora/wordnet"
+    shutil.copytree(wordnet_dir, root)
     if not (root / "lexnames").exists():  # of 45 files of senses; their names are not used here
         (root / "lexnames").write_text("".join(f"{i:02d}\tnoun.{i}\t1\n" for i in range(45)))
     for part_of_speech in ("adj", "adv", "noun", "verb"):
