@@ -32,11 +32,12 @@ class Spy(Engine):
 
     def __init__(self):
         super().__init__(torch.device("cpu"), "fp32")
-        self.specs, self.top1 = [], []
+        self.specs, self.val_rows, self.top1 = [], [], []
 
     def fit(self, data, runs, rows, pairs, **options):
         self.specs.append(Spec(rows, pairs, "val_rows" not in options))
         trained = super().fit(data, runs, rows, pairs, **options)
+        self.val_rows.append(options.get("val_rows"))
         self.top1.append(trained.top1)
         return trained
 
@@ -116,7 +117,8 @@ def test_what_is_trained_on_what():
     (result,) = run(dataclasses.replace(QUICK, n_trials=11), engine=engine)
     *trials, final = engine.specs
     assert [len(spec.pairs[0]) for spec in engine.specs] == [10, 1, 1]
-    rows, _ = sampling.split_train_val(TRAIN.y, val_frac=0.2, rng=seeds.numpy_rng(22, "split"))
+    rows, val_rows = sampling.split_train_val(TRAIN.y, val_frac=0.2, rng=seeds.numpy_rng(22, "split"))
+    assert all(torch.equal(of_trials[0], val_rows) for of_trials in engine.val_rows[:-1])
     assert all(torch.equal(spec.rows[0], rows) and not spec.record for spec in trials)
     assert torch.equal(final.rows[0], torch.arange(1200)) and final.record
     best = result.trials[result.best_trial]
