@@ -29,10 +29,11 @@ BLOCK = re.compile(r"^(<!-- needs: [^\n]+ -->\n)?```(\w*)\n(.*?)^```$", re.DOTAL
 
 #: A Python that makes commands quick.
 PYTHON = """#!/bin/bash
+few="--model sup_resnet50 --dataset in1k cog_l5 --seeds 22"
 case "$*" in
     *logreg.py*) exec {python} "$@" --device cpu CLF.N_TRIALS 1 CLF.N_EPOCHS 2 CLF.MLP_HIDDEN 4 ;;
     *extract_features.py*) exec {python} "$@" FT_EXTRACT.N_WORKERS 0 ;;
-    *--figures* | *"--report report"*) exec {python} "$@" --model sup_resnet50 ;;
+    *--figures* | *"--report report"*) exec {python} "$@" $few ;;
     "-m pytest "*) exec {python} "$@" --collect-only ;;
     *) exec {python} "$@" ;;
 esac
