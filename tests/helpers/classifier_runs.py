@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import pickle
 
 import plain_logreg
@@ -32,20 +31,6 @@ def command(feature_folders, output, *extra):
 def logs_of(folder):
     (final,) = folder.glob("final-lr-*_wd-*")
     return pickle.loads((final / "logs.pkl").read_bytes())  # plain pickle, as other tools read it
-
-
-def contents(root):
-    """Return the contents of all files by name, without times and program.log."""
-    values = {}
-    for path in (p for p in root.rglob("*") if p.is_file() and p.name != "program.log"):
-        values[str(path.relative_to(root))] = path.read_bytes()
-        if path.name == "results.json":
-            data = json.loads(path.read_bytes())
-            del data["finished"]
-            for entry in (data, *data["trials"]):
-                del entry["seconds"]
-            values[str(path.relative_to(root))] = data
-    return values
 
 
 def complete(root):

@@ -13,12 +13,12 @@ from classifier_runs import (
     assert_continues,
     command,
     complete,
-    contents,
     error,
     fit,
     parameters,
     spec_of,
 )
+from test_kill import snapshot
 
 from cog.commands import logreg
 from cog.logreg.engine import Engine
@@ -76,5 +76,5 @@ def test_the_command_gives_the_same_files_again(feature_folders, tmp_path):
     flags = ["--seeds", "22", "37", "--device", "cuda", "CLF.N_TRIALS", "11"]
     for name in ("a", "b"):
         assert logreg.main([*command(feature_folders, tmp_path / name / "out"), *flags]) == 0
-    first, second = (contents(tmp_path / name) for name in ("a", "b"))
+    first, second = (snapshot(tmp_path / name) for name in ("a", "b"))
     assert first == second and complete(tmp_path / "a") == ["out/seed-22", "out/seed-37"]

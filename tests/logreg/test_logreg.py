@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 import tiny
 import torch
-from classifier_runs import FLAGS, LOG_KEYS, command, complete, contents, logs_of
+from classifier_runs import FLAGS, LOG_KEYS, command, complete, logs_of
+from test_kill import snapshot
 
 from cog.commands import logreg
 from cog.errors import CogError
@@ -201,7 +202,7 @@ def test_interrupted_at_every_epoch_and_continued(feature_folders, tmp_path, sig
     logreg.main(argv)
     n_offered = len(offered)
     assert n_offered == 2 * 3  # in rounds of 10 and 1, and the final training: but for the last epochs
-    whole = contents(tmp_path / "out")
+    whole = snapshot(tmp_path / "out")
     shutil.rmtree(tmp_path / "out")
     sessions = 0
     while True:
@@ -217,7 +218,7 @@ def test_interrupted_at_every_epoch_and_continued(feature_folders, tmp_path, sig
             found = {state(tmp_path / f"out/seed-{s}", "results.json").word for s in (22, 37)}
             assert found == {"interrupted"}
     assert sessions == n_offered + 1
-    assert contents(tmp_path / "out") == whole and not list(tmp_path.rglob(".*"))
+    assert snapshot(tmp_path / "out") == whole and not list(tmp_path.rglob(".*"))
     log = (tmp_path / "out/seed-37/program.log").read_text()
     assert log.count("command: ") == sessions and log.count("seed 37, trial 10") >= 1
 
@@ -235,10 +236,10 @@ def test_other_versions_begin_again(feature_folders, tmp_path, signalled, caplog
     journal.write_text(json.dumps(stored))
     logreg.main(argv)
     assert "trials of another group or of other versions" in caplog.text
-    whole = contents(out)
+    whole = snapshot(out)
     shutil.rmtree(out)
     logreg.main(argv)
-    assert contents(out) == whole
+    assert snapshot(out) == whole
 
 
 @pytest.mark.parametrize("error", [CogError("the disk is on fire"), MemoryError()])
