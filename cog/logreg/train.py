@@ -107,7 +107,8 @@ def train_all(runs: Sequence[Run], train: Path, test: Path, args: argparse.Names
             wanted.append(run)
             continue
         logger.info("%s is complete, skipped", run.output.path)
-        print_accuracies((run.output.read() or {}).get("final", {}), run.output.path)
+        record = files.read_object(run.output.path / constants.RESULTS_FILE)
+        print_accuracies(record.get("final", {}), run.output.path)
     if not wanted:
         return
     from cog.features import feature_files

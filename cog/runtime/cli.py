@@ -29,11 +29,8 @@ class Parser(argparse.ArgumentParser):
     """
 
     def __init__(self, description: str = "", *, has_keys: bool = True, **options: Any) -> None:
-        # Python 3.14 would name every command "python -m cog".
-        options = {
-            "prog": os.path.basename(sys.argv[0]),
-            "epilog": CONFIG_HELP if has_keys else None,
-        } | options
+        options.setdefault("prog", os.path.basename(sys.argv[0]))  # Python 3.14: "python -m cog" for all
+        options.setdefault("epilog", CONFIG_HELP if has_keys else None)
         super().__init__(description=description, allow_abbrev=False, **options)
         self._has_keys = has_keys
         self.add_argument("--version", action="version", version=f"imagenet-cog {__version__}")
@@ -62,7 +59,8 @@ class Parser(argparse.ArgumentParser):
                 value = os.path.expanduser(value) if is_joined else next(words, "")
                 if not value.strip():
                     self.error(f"argument {flag}: the value is empty; leave the flag out")
-                flags += [] if is_unset(value) else [flag, value]
+                given = [f"{flag}={value}"] if is_joined else [flag, value]
+                flags += [] if is_unset(value) else given
             elif not (self._has_keys and _CONFIG_KEY.fullmatch(word)):
                 flags.append(word)
             elif (text := next(words, None)) is not None:

@@ -69,11 +69,6 @@ class Output:
         """Folder of unfinished work."""
         return self.target.with_name(f".{self.target.name}.work")
 
-    def read(self) -> dict[str, Any] | None:
-        """Return the record of the result; None without a result."""
-        path = self.path / self.record
-        return files.read_object(path) if os.path.lexists(path) else None
-
     def is_done(self, *, overwrite: bool = False) -> bool:
         """Return whether the result is there; another one is a CogError, or False with ``overwrite``."""
         is_done = self.has_result(overwrite=overwrite)
@@ -94,8 +89,8 @@ class Output:
         if not names or (overwrite and not has_record):
             return False
         try:
-            stored = (self.read() or {}).get("identity", f"no {self.record} beside {some(names)}")
-            changed = differences(stored, self.identity) if isinstance(stored, dict) else [str(stored)]
+            stored = files.read_object(self.path / self.record).get("identity")
+            changed = differences(stored if isinstance(stored, dict) else {}, self.identity)
         except CogError as error:
             changed = [str(error)]
         if changed and not overwrite:

@@ -120,8 +120,8 @@ def test_killed_before_each_operation_old_or_new_and_the_next_start_ends_it(plac
     "left", [None, *(pytest.param(each, marks=pytest.mark.slow) for each in ("same", "other", "old"))]
 )
 def test_twelve_at_once_make_one_right_result(place, locks, left, request):
-    """With ``--slow``: 300 races with locks and 300 without, in memory and on a disk each."""
-    for race in range(75 if request.config.getoption("--slow") else 3):
+    """With ``--slow``: 300 races in memory and 300 on a disk, with locks and without."""
+    for race in range(38 if request.config.getoption("--slow") else 3):
         target = place / str(race) / "seed-22"
         target.parent.mkdir()
         if left == "old":
@@ -181,7 +181,6 @@ def test_another_result_is_named_and_kept_until_the_new_one_is_complete(tmp_path
             raise ZeroDivisionError
     assert content(target) == "old"
     assert job(target, "new", overwrite=True) == 3 and content(target) == "new"
-    assert job(target, "new", overwrite=True) == 0  # it is the wanted result
 
 
 @pytest.mark.parametrize("contents", [(), ("results.json", "a", "final/", "program.log")])

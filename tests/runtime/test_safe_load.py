@@ -135,8 +135,9 @@ def test_zip_archives_are_judged_by_their_directory(tmp_path):
         safe_load.load_torch(path)
 
 
-@settings(derandomize=True, deadline=None, suppress_health_check=[*HealthCheck])
-@settings(max_examples=n_examples(50, 1000))
+@settings(
+    max_examples=n_examples(50, 1000), derandomize=True, deadline=None, suppress_health_check=[*HealthCheck]
+)
 @given(data=st.data())
 def test_broken_files_are_read_or_refused_in_one_line(tmp_path_factory, data):
     buffer = io.BytesIO()
