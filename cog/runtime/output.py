@@ -111,12 +111,16 @@ class Output:
             work.begin()
             try:
                 yield work
-                work.end()
             except Exception as error:
                 if not isinstance(error, signals.Interrupted | BusyError):
                     with contextlib.suppress(CogError):
                         files.write_json(self.work / FAILURE_FILE, {"reason": first_line(error)})
                 raise
+            if work.published:
+                _empty(self.work, "*")
+                (self.work / _LOCK).unlink(missing_ok=True)
+                with contextlib.suppress(OSError):  # another process looks at it
+                    self.work.rmdir()
 
 
 @dataclass
@@ -159,14 +163,6 @@ class Work:
         stage.rename(target)
         _sync(target.parent)
         self.published = True
-
-    def end(self) -> None:
-        """Remove the work of a published result."""
-        if self.published:
-            _empty(self.folder, "*")
-            (self.folder / _LOCK).unlink(missing_ok=True)
-            with contextlib.suppress(OSError):  # another process looks at it
-                self.folder.rmdir()
 
 
 def state(path: Path, record: str) -> State:
