@@ -175,8 +175,6 @@ def extract_features(
     ``images``: a folder with a folder or an archive per class (docs/data.md), or a list. ``opts``: ``[KEY,
     VALUE, ...]``; the preprocessing of the model precedes defaults. ``normalize``: to rows of unit length.
     """
-    if isinstance(backbone, str):
-        raise CogError(f"{backbone!r} is a name; load its network with cog.load_backbone")
     if not isinstance(backbone, Backbone):
         backbone = Backbone(backbone, name=name or OWN_NETWORK)
     name = name or backbone.name

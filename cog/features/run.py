@@ -282,7 +282,6 @@ def try_model(model: Model, images: ImageList) -> str:
     decoder = Decoder(images, preprocess_of(model.cfg), model.cfg.FT_EXTRACT.LOAD_TRUNCATED_IMAGES)
     x, failures = extract_rows(extractor, decoder, min(4, len(images)))
     told, rms = f"tried on {images.file(0)}", float(x.square().mean().sqrt())
-    if failures or extractor.fault or not rms:
-        reason = extractor.fault or failures or "gives zeros"
+    if reason := extractor.fault or failures or ("" if rms else "gives zeros"):
         raise CogError(f"{told}: {model.choice.name} {reason}")
     return f"{told}: {x.shape[1]} features with a root mean square of {rms:.3g}"

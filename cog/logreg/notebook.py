@@ -119,6 +119,6 @@ def _features(backbone: nn.Module | None, images: Any, normalize: bool, how: dic
         return FeatureSet(x, images.y, images.name, class_list=images.class_list)
     if str(images).endswith(".pth"):
         return feature_files.load(images, normalize=normalize)
-    if backbone is None:
-        raise CogError(f"{images!r}: evaluate() has no backbone for these images; give one, or features")
+    if backbone is None or isinstance(backbone, str):
+        raise CogError(f"{images} needs a network (cog.load_backbone), not {backbone}; or give features")
     return extract_features(backbone, images, normalize=normalize, **how)
