@@ -185,11 +185,11 @@ def _standing(means: pd.DataFrame) -> Table | None:
     ((title, wide),) = _grids(view)
     shown = view.astype({"row": str})
     values = shown.pivot_table(index="row", columns="dataset", values="value", dropna=False, sort=False)
-    firsts = shown.groupby("row")[["source", "unlike"]].first().reindex(values.index)
-    is_own = firsts["source"] == RUNS
+    rows = shown.groupby("row").agg({"source": "first", "unlike": "max"}).reindex(values.index)
+    is_own, unlike = rows["source"] == RUNS, rows["unlike"]
     levels = [name for name in constants.COG_LEVELS if name in values]
     mean = values[levels or list(values)].mean(axis=1, skipna=False)
-    rank = mean.round(1).groupby(firsts["unlike"]).rank(ascending=False, method="min")
+    rank = mean.round(1).where(unlike == unlike.mode()[0]).rank(ascending=False, method="min")
     n_ranked = int(rank.notna().sum())
     more = {"mean L1 to L5" if levels else "mean": mean.map("{:.1f}".format)}
     if n_ranked > 1:

@@ -59,7 +59,7 @@ def test_page_is_one_file_without_complaint_and_hostile_names_are_text(page):
     # The browser's parser had nothing to mend: every section is where it was put, and every picture is one.
     expected = "answer relative fewshot figures checks provenance searches method"
     assert sections == expected.split() and set(sources) == {"data:image/svg"} and set(links) == {"#", "d"}
-    assert len(shown) > 10 and all(shown)
+    assert len(shown) == 10 and all(shown)
 
 
 def test_columns_are_sorted_by_a_click_and_all_is_there_without_script(page):
