@@ -171,9 +171,8 @@ def extract(extractions: Sequence[Extraction], *, allow_failures: int, rank: Ran
             while group:
                 group = work.run(group)
     if failed := work.failed:
-        kind = (
-            FailedImagesError if all(isinstance(e, FailedImagesError) for e in failed.values()) else CogError
-        )
+        of_images = all(isinstance(error, FailedImagesError) for error in failed.values())
+        kind = FailedImagesError if of_images else CogError
         raise kind("; ".join(f"{each.label}: {error}" for each, error in failed.items()))
 
 
@@ -242,8 +241,9 @@ class _Passes:
         models = {each.model for each in todo}
         reserve = (memory.available_memory() or 0) / 4 if device.type == "cpu" else 0
         loaded = {each.model: network for each, network in self.networks.items() if each.model in models}
-        self.networks = {}
-        gc.collect()
+        if self.networks:
+            self.networks = {}
+            gc.collect()
         for each in todo:
             with self._noting_failure(each):
                 if self.networks and (memory.available_memory() or 0) < reserve:

@@ -1,8 +1,10 @@
 """Images per second of feature extraction, in turns with a plain DataLoader loop on the same files.
 
+    python tests/benchmarks/bench_extract.py [--previous ../previous] [--seconds 30] [--repeats 3]
+
 The plain loop is what one writes first: processes open images with Pillow, torchvision's transforms resize,
 crop and normalize them. The command is measured from its own record. With a GPU, the network is ResNet-50 in
-fp16, alone and eight times in one pass, else a cheap one, alone and three times.
+fp16, alone and eight times in one pass, else one that takes no time beside decoding, alone and three times.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +29,7 @@ import torchvision
 from PIL import Image
 from torch.utils.data import DataLoader
 from torchvision import transforms
+from turns import add_previous, in_turns, ratio
 
 from cog.data import loader
 from cog.data.datasets import ImageSources
@@ -102,61 +106,49 @@ def rate(batches, forward) -> float:
 
 
 def plain(images: ImageList, workers: int) -> float:
-    network = (
-        torchvision.models.resnet50().to(DEVICE).eval() if DEVICE.type == "cuda" else torch.nn.Identity()
-    )
-    batches = DataLoader(Plain(images), 128, num_workers=workers, pin_memory=DEVICE.type == "cuda")
-    return rate(
-        batches, lambda x: network(x.to(DEVICE, non_blocking=True, memory_format=torch.channels_last))
-    )
+    is_cuda, layout = DEVICE.type == "cuda", torch.channels_last
+    network = torchvision.models.resnet50().to(DEVICE).eval() if is_cuda else torch.nn.Identity()
+    batches = DataLoader(Plain(images), 128, num_workers=workers, pin_memory=is_cuda)
+    return rate(batches, lambda x: network(x.to(DEVICE, non_blocking=True, memory_format=layout)))
 
 
 def decoding(images: ImageList, workers: int) -> float:
     pieces = [(0, row, min(row + 32, len(images))) for row in range(0, len(images), 32)]
-    stream, statistics_ = (
-        [loader.Decoder(images, Preprocess())],
-        normalizer(IMAGENET_MEAN, IMAGENET_STD, DEVICE),
-    )
-    batches = loader.decoded(stream, pieces, n_workers=workers, pin_memory=DEVICE.type == "cuda")
-    return rate(batches, lambda piece: to_input(piece.pixels, *statistics_))
+    decoders, scale = [loader.Decoder(images, Preprocess())], normalizer(IMAGENET_MEAN, IMAGENET_STD, DEVICE)
+    batches = loader.decoded(decoders, pieces, n_workers=workers, pin_memory=DEVICE.type == "cuda")
+    return rate(batches, lambda piece: to_input(piece.pixels, *scale))
 
 
-def command(root: Path, workers: int, n_models: int) -> float:
-    """Return the images per second of ``extract_features.py`` for models in one pass."""
+def command(root: Path, workers: int, n_models: int, checkout: Path = HERE) -> float:
+    """Return the images per second of ``extract_features.py`` of a work tree for models in one pass."""
     shutil.rmtree(root / "models", ignore_errors=True)
     (root / "models").mkdir()
     network, precision = ("resnet50", "fp16") if DEVICE.type == "cuda" else ("cheap", "fp32")
-    words = [
-        sys.executable,
-        str(HERE / "extract_features.py"),
-        "--dataset",
-        "bench",
-        "--split",
-        "test",
-        "--model",
-        *[f"bench_{chr(97 + number)}" for number in range(n_models)],
-        "--images_root",
-        str(root / "images"),
-        "--models_root_dir",
-        str(root / "models"),
-        "--model_loader",
-        f"{root / 'loaders.py'}:{network}",
-        "FT_EXTRACT.N_WORKERS",
-        str(workers),
-        "FT_EXTRACT.PRECISION",
-        precision,
-    ]
-    environment = {**os.environ, "PYTHONPATH": str(HERE)}
-    subprocess.run(words, check=True, cwd=HERE, env=environment, stderr=subprocess.DEVNULL)
+    names = " ".join(f"bench_{chr(97 + number)}" for number in range(n_models))
+    words = (
+        f"--model {names} --dataset bench --split test --images_root {root}/images "
+        f"--models_root_dir {root}/models --model_loader {root}/loaders.py:{network} "
+        f"FT_EXTRACT.N_WORKERS {workers} FT_EXTRACT.PRECISION {precision}"
+    )
+    line = [sys.executable, str(checkout / "extract_features.py"), *words.split()]
+    environment = {**os.environ, "PYTHONPATH": str(checkout)}
+    subprocess.run(line, check=True, cwd=checkout, env=environment, stderr=subprocess.DEVNULL)
     record = json.loads((root / "models/bench/a/bench/features_test/features.json").read_text())
     return record["images_per_second"]
 
 
+def with_cpu(measure: Callable[[], float]) -> tuple[float, float]:
+    """Return images per second, and seconds of processors in this process and those that ended."""
+    start = sum(os.times()[:4])
+    return measure(), sum(os.times()[:4]) - start
+
+
 def main() -> None:
     """Run the benchmark."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    add_previous(parser)
     parser.add_argument("--seconds", type=float, default=30, help="least duration of a run (default: 30)")
-    parser.add_argument("--rounds", type=int, default=3, help="runs of each kind, in turns (default: 3)")
+    parser.add_argument("--repeats", type=int, default=3, help="runs of each kind, in turns (default: 3)")
     args = parser.parse_args()
     workers, many = loader.usable_workers(-1), 8 if DEVICE.type == "cuda" else 3
     torch.set_num_threads(1)
@@ -167,19 +159,22 @@ def main() -> None:
         n = int(decoding(write_images(root, 2048), workers) * args.seconds) + 256
         images, run = write_images(root, n), functools.partial(command, root, workers)
         jobs = {
-            "plain loop": (1, lambda: plain(images, workers)),
-            "decoding and normalization": (1, lambda: decoding(images, workers)),
-            "one model": (1, lambda: run(1)),
-            f"{many} models in one pass": (many, lambda: run(many)),
+            "plain loop": lambda: plain(images, workers),
+            "decoding and normalization": lambda: decoding(images, workers),
+            "one model": lambda: run(1),
+            f"{many} models in one pass": lambda: run(many),
         }
-        rates = {job: [] for job in jobs}
-        for _ in range(args.rounds):
-            for job, (_, measure) in jobs.items():
-                rates[job].append(measure())
-    print(f"{DEVICE}, {workers} decoding processes, {n} images; images/s: median, least-most; model-images/s")
+        if args.previous:
+            jobs["one model, previous"] = lambda: run(1, args.previous)
+        found = in_turns({job: functools.partial(with_cpu, jobs[job]) for job in jobs}, args.repeats)
+    print(f"{DEVICE}, {workers} decoding processes, {n} images. Medians of images/s, (least-most), time of")
+    print("processors per image in ms (with the start of commands), time as a multiple of that of one model")
+    rates = {job: [rate for rate, _ in values] for job, values in found.items()}
     for job, values in rates.items():
-        middle, span = statistics.median(values), f"{min(values):.0f}-{max(values):.0f}"
-        print(f"{job:28} {middle:9.0f} {span:>15} {middle * jobs[job][0]:9.0f}")
+        span = f"({min(values):.0f}-{max(values):.0f})"
+        cpu = 1000 / n * statistics.median(seconds for _, seconds in found[job])
+        multiple = ratio(rates["one model"], values)
+        print(f"{job:28} {statistics.median(values):9.0f} {span:>15} {cpu:9.2f} {multiple:9.2f}")
 
 
 if __name__ == "__main__":

@@ -15,12 +15,15 @@ each, against the original's loop, which runs one after the other with all proce
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 import statistics
 import subprocess
 import sys
 import time
 from pathlib import Path
+
+from turns import add_previous, in_turns, ratio
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
@@ -91,17 +94,15 @@ def seconds_of(process: subprocess.Popen[str]) -> float:
 
 
 def compare(case: str, precision: str, args: argparse.Namespace) -> None:
-    sides = {"now": ROOT, **({"previous": args.previous.resolve()} if args.previous else {})}
+    sides = {"now": ROOT, **({"previous": args.previous} if args.previous else {})}
     sides |= {} if CASES[case][4] else {"plain": ROOT}
-    times: dict[str, list[float]] = {side: [] for side in sides}
-    for _ in range(args.repeats):
-        for side, root in sides.items():
-            words = [case, precision, str(args.epochs), SEEDS[0]]
-            times[side].append(seconds_of(start(side, root, words, args.threads)))
+    words = [case, precision, str(args.epochs), SEEDS[0]]
+    begun = {side: functools.partial(start, side, root, words, args.threads) for side, root in sides.items()}
+    times = in_turns({side: lambda run=run: seconds_of(run()) for side, run in begun.items()}, args.repeats)
     shown = f"{case:<10} {precision}  {args.threads} threads"
     for side, seconds in times.items():
-        ratio = statistics.median(other / now for other, now in zip(seconds, times["now"], strict=True))
-        shown += f"   {side} {statistics.median(seconds):8.1f} s ({ratio:5.2f} x now)"
+        multiple = ratio(seconds, times["now"])
+        shown += f"   {side} {statistics.median(seconds):8.1f} s ({multiple:5.2f} x now)"
     print(shown, flush=True)
 
 
@@ -116,7 +117,7 @@ def study(args: argparse.Namespace) -> None:
 
 def main() -> None:
     parser, cases = argparse.ArgumentParser(description=__doc__.splitlines()[0]), [*CASES, "study"]
-    parser.add_argument("--previous", type=Path, help="work tree of an earlier commit")
+    add_previous(parser)
     parser.add_argument("--cases", nargs="+", choices=cases, default=cases)
     parser.add_argument("--precisions", nargs="+", choices=["bf16", "fp32"], default=["bf16", "fp32"])
     parser.add_argument("--repeats", type=int, default=3)

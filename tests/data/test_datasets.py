@@ -2,45 +2,35 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 
-import numpy as np
 import pytest
 import tiny
 
 from cog import constants
 from cog.data import datasets
-from cog.data.datasets import Dataset, ImageSources, OfficialCounts
+from cog.data.datasets import ImageSources
 from cog.errors import CogError
 
-#: A data set that only these tests declare: all that they ask of the others holds for it.
-NEW = Dataset(
-    *("scenes", "images_root", "{learn,exam}/<class>/*.jpg"),
-    folders={"train": "learn", "test": "exam"},
-    counts={"train": OfficialCounts(3, 12), "test": OfficialCounts(3, per_class=(2, 2))},
-)
-NAMES = ["in1k", "in1k_blurred", *(f"cog_l{n}" for n in range(1, 6)), "scenes"]
-
-
-@pytest.fixture(autouse=True)
-def declared(monkeypatch):
-    monkeypatch.setitem(datasets.DATASETS, NEW.name, NEW)
+NAMES = ["in1k", "in1k_blurred", *(f"cog_l{n}" for n in range(1, 6))]
 
 
 def write_images(name: str, root) -> dict[str, str]:
     """Write two classes with two images per split; return the values of the flags."""
     declaration = datasets.find(name)
     values = {declaration.root: root / "images"}
-    rows: dict[str, dict[str, np.ndarray]] = {}
+    rows: dict[str, dict[str, list[str]]] = {}
     for wnid in ("n00000002", "n00000001"):
         for index, split in enumerate(constants.SPLITS):
             folder = values[declaration.root] / declaration.folders.get(split, "") / wnid
             folder.mkdir(parents=True, exist_ok=True)
             names = [f"{wnid}_{2 * index + i}.JPEG" for i in range(2)]
             for file in names:
-                (folder / file).write_bytes(b"x")
-            rows.setdefault(wnid, {})[split] = np.array([f"{wnid}/{file}" for file in names])
-    for flag, content in zip(declaration.files, ([sorted(rows)] * 5, rows), strict=False):
+                (folder / file).write_bytes(file.encode())
+            rows.setdefault(wnid, {})[split] = [f"{wnid}/{file}" for file in reversed(names)]
+    levels = [list(rows) if name == f"cog_l{k}" else ["n00000009"] for k in range(1, 6)]
+    for flag, content in zip(declaration.files, (levels, rows), strict=False):
         values[flag] = root / f"{flag}.pkl"
         values[flag].write_bytes(pickle.dumps(content))
     return {flag: str(path) for flag, path in values.items()}
@@ -54,14 +44,13 @@ def test_every_data_set_has_flags_and_images(name, tmp_path):
             ImageSources({**values, flag: None}).require(name)
     for index, split in enumerate(constants.SPLITS):
         images = ImageSources(values).list_images(name, split)
-        assert (images.dataset, images.split) == (name, split)
         assert images.classes == ("n00000001", "n00000002") and images.labels.tolist() == [0, 0, 1, 1]
-        for row, file in enumerate(map(images.file, range(4))):
-            assert file.endswith(f"{images.classes[row // 2]}_{2 * index + row % 2}.JPEG")
-            assert (images.root / file).is_file() and images.read(row) == b"x"
+        expected = [f"{wnid}_{2 * index + i}.JPEG" for wnid in images.classes for i in range(2)]
+        assert [os.path.basename(images.file(row)) for row in range(4)] == expected
+        assert [images.read(row).decode() for row in range(4)] == expected
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", NAMES[:3])
 def test_other_counts_than_the_official_are_reported(name):
     for split, official in datasets.find(name).counts.items():
         low, high = official.per_class or (1, 1)

@@ -8,19 +8,16 @@ import numpy as np
 import pytest
 
 from cog.data import level_files
-from cog.errors import CogError, UnsafeFileError
+from cog.errors import CogError
 
 A, B = "n00000001", "n00000002"
 
 
-def write(path, data):
-    path.write_bytes(pickle.dumps(data, protocol=4))
-    return path
-
-
 def read_back(tmp_path, data, **options):
     """Return what is read from a split file with these contents."""
-    return level_files.read_split(write(tmp_path / "split.pkl", data), **options)
+    path = tmp_path / "split.pkl"
+    path.write_bytes(pickle.dumps(data, protocol=4))
+    return level_files.read_split(path, **options)
 
 
 def names(wnid, *numbers):
@@ -41,12 +38,12 @@ def test_round_trip_and_the_contract(tmp_path):
 
 
 def test_only_the_asked_concepts_are_looked_at(tmp_path):
-    path = write(tmp_path / "split.pkl", {A: {"train": names(A, 1), "test": names(A, 2)}, B: "rubbish"})
-    assert list(level_files.read_split(path, concepts=[A, A])) == [A]
+    data = {A: {"train": names(A, 1), "test": names(A, 2)}, B: "rubbish"}
+    assert list(read_back(tmp_path, data, concepts=[A, A])) == [A]
     with pytest.raises(CogError, match=f"concept {B} has no 'train' and 'test'"):
-        level_files.read_split(path)
+        read_back(tmp_path, data)
     with pytest.raises(CogError, match="no images for 1 of 2 concepts .n00000009"):
-        level_files.read_split(path, concepts=[A, "n00000009"])
+        read_back(tmp_path, data, concepts=[A, "n00000009"])
 
 
 def train(chosen):
@@ -62,21 +59,10 @@ def test_leading_separators_are_dropped_and_odd_names_kept(tmp_path):
         assert read == [*odd, *names(A, *range(4, 8))]
 
 
-OUTSIDE = [
-    r"../x.JPEG",
-    r"n1/../../x",
-    r"/../x",
-    r"..",
-    r"a\..\x",
-    r"C:\x",
-    r"c:/x",
-    r"/",
-    r"x/..",
-    r"\\..\x",
-]
+OUTSIDE = ["../x.JPEG", "n1/../../x", "/../x", "..", r"a\..\x", r"C:\x", "c:/x", "/", "x/..", r"\\..\x", ""]
 
 
-@pytest.mark.parametrize("name", [*OUTSIDE, "", "\ud800.JPEG", "a\udfff.JPEG"])
+@pytest.mark.parametrize("name", [*OUTSIDE, "\ud800.JPEG", "a\udfff.JPEG"])
 @pytest.mark.parametrize("kind", [list, np.array, lambda names: np.array(names, dtype=object)])
 def test_names_outside_the_root_are_refused(tmp_path, name, kind):
     with pytest.raises(CogError, match="inside the root of the images"):
@@ -85,6 +71,8 @@ def test_names_outside_the_root_are_refused(tmp_path, name, kind):
 
 RING: dict = train([])
 RING[A]["train"].append(RING)
+KNOT = np.empty(2, dtype=object)
+KNOT[:] = [KNOT, "a.JPEG"]
 LIST = "expected a list or an array of file names"
 
 
@@ -98,19 +86,13 @@ LIST = "expected a list or an array of file names"
         *((train(part), LIST) for part in ([], np.arange(3), "x.JPEG", [1], np.array([names(A, 1)]))),
         (train(names(A, 1, 1)), "the same image twice"),
         (train([f"/{A}/{A}_2.JPEG"]), "the same image twice"),
+        ({A: print}, "refused"),
+        (train(KNOT), "refused"),
     ],
 )
 def test_other_contents_are_refused(tmp_path, data, says):
     with pytest.raises(CogError, match=says):
         read_back(tmp_path, data)
-
-
-def test_unsafe_files_are_refused(tmp_path):
-    knot = np.empty(2, dtype=object)
-    knot[:] = [knot, "a.JPEG"]
-    for data in ({A: print}, train(knot)):
-        with pytest.raises(UnsafeFileError):
-            read_back(tmp_path, data)
 
 
 # ---- drawing
@@ -131,9 +113,6 @@ def test_draw_never_changes():
     large, small = draw(files, max_train=30), draw(files, max_train=10)
     assert np.array_equal(large["test"], small["test"])
     assert set(small["train"]) < set(large["train"])
-
-
-@pytest.mark.parametrize("n", [0, 2, 3])
-def test_too_few_images(n):
-    with pytest.raises(CogError, match=f"has {n} images, expected at least 4"):
-        draw(names(A, *range(n)))
+    for n in (0, 2, 3):
+        with pytest.raises(CogError, match=f"has {n} images, expected at least 4"):
+            draw(names(A, *range(n)))

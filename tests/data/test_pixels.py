@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import io
 import os
 
 import numpy as np
@@ -15,10 +17,7 @@ from torchvision import transforms
 from cog.data.pixels import Preprocess, load_rgb, normalizer, resize_and_crop, to_input
 
 MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
-
-
-def expected_input(image, *, resize=224, crop=224):
-    return plain_input(image, resize=resize, crop=crop, mean=MEAN, std=STD)
+expected_input = functools.partial(plain_input, mean=MEAN, std=STD)
 
 
 def our_input(pixels):
@@ -38,18 +37,15 @@ def test_input_equals_torchvision_bit_for_bit(size, resize, crop):
     image = noise(*size)
     reference = expected_input(image, resize=resize, crop=crop)
     pixels = resize_and_crop(image, Preprocess(crop, resize))
-    assert pixels.shape == (crop, crop, 3)
-    assert pixels.dtype == np.uint8
+    assert pixels.shape == (crop, crop, 3) and pixels.dtype == np.uint8
     statistics = normalizer(MEAN, STD, torch.device("cpu"))
     for memory_format in (torch.contiguous_format, torch.channels_last):
         ours = to_input(torch.from_numpy(np.stack([pixels] * 2)), *statistics, memory_format=memory_format)
         assert ours.is_contiguous(memory_format=memory_format)
         assert torch.equal(ours[1], reference)
     for squash in (False, True):
-        bilinear = transforms.Resize(
-            (resize,) * 2 if squash else resize, transforms.InterpolationMode.BILINEAR
-        )
-        plain = transforms.Compose([bilinear, transforms.CenterCrop(crop)])
+        sides, bilinear = (resize,) * 2 if squash else resize, transforms.InterpolationMode.BILINEAR
+        plain = transforms.Compose([transforms.Resize(sides, bilinear), transforms.CenterCrop(crop)])
         ours = resize_and_crop(image, Preprocess(crop, resize, interpolation="bilinear", squash=squash))
         assert np.array_equal(ours, np.asarray(plain(image)))
 
@@ -60,11 +56,12 @@ def test_real_photographs_bit_for_bit(shared_dir):
     assert {Image.open(file).mode for file in files} == {"RGB", "L"}
     for file in files:
         pixels = resize_and_crop(load_rgb(file), Preprocess())
-        assert torch.equal(our_input(pixels), expected_input(Image.open(file))), file
+        assert torch.equal(our_input(pixels), expected_input(Image.open(file), resize=224, crop=224)), file
 
 
-def hard_files(folder):
-    """Files of every kind that is not a plain RGB photograph: how they become RGB is Pillow's choice."""
+@pytest.mark.filterwarnings("ignore:Palette images")
+def test_hard_files_bit_for_bit(tmp_path):
+    """Of every kind that is not a plain RGB photograph: how they become RGB is Pillow's choice."""
     colors, grey = noise(40, 30), noise(40, 30).convert("L")
     exif = Image.Exif()
     exif[0x0112] = 6
@@ -86,14 +83,11 @@ def hard_files(folder):
         "bitmap.bmp": (colors, {}),
         "map.ppm": (colors, {}),
     }
-    return {name: saved(folder, image, name, **options) for name, (image, options) in kinds.items()}
-
-
-@pytest.mark.filterwarnings("ignore:Palette images")
-def test_hard_files_bit_for_bit(tmp_path):
-    for name, path in hard_files(tmp_path).items():
-        pixels = resize_and_crop(load_rgb(path), Preprocess(20, 24))
-        assert torch.equal(our_input(pixels), expected_input(Image.open(path), resize=24, crop=20)), name
+    for name, (image, options) in kinds.items():
+        image.save(tmp_path / name, **options)
+        pixels = resize_and_crop(load_rgb(tmp_path / name), Preprocess(20, 24))
+        expected = expected_input(Image.open(tmp_path / name), resize=24, crop=20)
+        assert torch.equal(our_input(pixels), expected), name
 
 
 def test_images_that_pillow_would_clip_fail(tmp_path):
@@ -106,17 +100,12 @@ def test_images_that_pillow_would_clip_fail(tmp_path):
 
 def test_postscript_is_not_given_to_ghostscript(tmp_path, monkeypatch):
     """A file that begins like PostScript is no image, whatever it is called and whatever is installed."""
-    called = tmp_path / "called"
-    program = tmp_path / "bin" / "gs"
-    program.parent.mkdir()
-    program.write_text(f"#!/bin/sh\ntouch {called}\n")
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
-    path = tmp_path / "x.JPEG"
-    path.write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\nshowpage\n%%EOF\n")
+    (tmp_path / "gs").write_text(f"#!/bin/sh\ntouch {tmp_path}/called\n")
+    (tmp_path / "gs").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     with pytest.raises(OSError, match="cannot identify image file"):
-        load_rgb(path)
-    assert not called.exists()
+        load_rgb(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\nshowpage\n%%EOF\n")
+    assert not (tmp_path / "called").exists()
 
 
 def test_only_regular_files_are_opened(tmp_path):
@@ -127,20 +116,13 @@ def test_only_regular_files_are_opened(tmp_path):
             load_rgb(path)
 
 
-def saved(tmp_path, image, name, **options):
-    path = tmp_path / name
-    image.save(path, **options)
-    return path
-
-
-def test_truncated_files_fail_unless_asked(tmp_path):
-    path = saved(tmp_path, noise(64, 64), "cut", format="JPEG")
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    with pytest.raises(OSError):
-        resize_and_crop(load_rgb(path), Preprocess(20, 24))
-    assert load_rgb(path, load_truncated=True).size == (64, 64)
-    with pytest.raises(OSError):  # the option does not stick
-        load_rgb(path)
+def test_truncated_files_fail_unless_asked():
+    noise(64, 64).save(buffer := io.BytesIO(), "JPEG")
+    cut = buffer.getvalue()[: buffer.tell() // 2]
+    for _ in range(2):  # the option does not stick
+        with pytest.raises(OSError):
+            load_rgb(cut)
+        assert load_rgb(cut, load_truncated=True).size == (64, 64)
 
 
 def test_bytes_are_divided_by_a_tensor():

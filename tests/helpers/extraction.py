@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 import tiny
-from PIL import Image
 
 #: On a CPU, each forward pass has 4 images of 224 x 224 for any FT_EXTRACT.BATCH_SIZE.
 N_IMAGES, CLASSES = 30, ("crow", "duck", "wren")
@@ -27,25 +26,12 @@ def load_my_model(init_args):
 """
 
 
-def write_inputs(root: Path, *, broken: tuple[int, ...] = ()) -> Path:
-    """Write images (``birds/test/<class>``) and the loader; those of the rows ``broken`` are damaged."""
+def write_inputs(root: Path) -> Path:
+    """Write images (``birds/test/<class>``) and the loader."""
     n_images = N_IMAGES // len(CLASSES)
     tiny.write_class_folders(root / "birds/test", classes=CLASSES, n_images=n_images, suffix=".png", seed=7)
     (root / "net.py").write_text(LOADER_SOURCE)
-    for row in broken:
-        path_of(root, row).write_bytes(b"broken")
     return root
-
-
-def path_of(root: Path, row: int) -> Path:
-    """Return the image file of a row."""
-    name, number = CLASSES[row // 10], row % 10
-    return root / "birds/test" / name / f"{name}_{number}.png"
-
-
-def replace_image(root: Path, row: int) -> None:
-    """Replace the image of a row by an undamaged one."""
-    Image.new("RGB", (20, 16), (10, 20, 30)).save(path_of(root, row))
 
 
 def outcome(folder: Path) -> dict[str, object]:
