@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import multiprocessing
 import os
 import random
 import shutil
 import signal
-import subprocess
 import time
 from pathlib import Path
 
@@ -45,6 +45,7 @@ def _settings(tmp_path_factory):
     shutil.copy(Path(__file__).parents[2] / "configs/default.py", folder)
     for name, text in CONFIGS.items():
         (folder / f"{name}.yaml").write_text(text)
+    gc.freeze()  # of all objects until here, which each of the forked processes would look at, and copy
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run, "CHUNK", 2)  # 8 rows: four chunks
         patch.setattr("cog.config.configs_dir", lambda: folder)
@@ -210,46 +211,42 @@ def test_decoding_that_cannot_go_on_ends_in_one_line(inputs, tmp_path, monkeypat
         extract(inputs, tmp_path, models=MODELS[:1], workers=2)
 
 
-# --- kills, launchers (tests/test_kill.py has more)
+# --- launchers, kills (tests/test_kill.py has more)
 
 
-def start(*args, **options):
-    """Start :func:`extract` in a forked process."""
-    process = multiprocessing.get_context("fork").Process(target=extract, args=args, kwargs=options)
-    process.start()
-    return process
-
-
-def wait(processes):
-    for process in processes:
-        process.join()
-    return [process.exitcode for process in processes]
+@pytest.mark.parametrize(
+    "variables",
+    [
+        "RANK= LOCAL_RANK= WORLD_SIZE=2 LOCAL_WORLD_SIZE=2",
+        "SLURM_PROCID= SLURM_LOCALID= SLURM_STEP_NUM_TASKS=2 SLURM_STEP_NUM_NODES=1 SLURM_STEP_ID=0",
+    ],
+    ids=["torchrun", "srun"],
+)
+def test_processes_of_launchers(inputs, expected, tmp_path, monkeypatch, variables):
+    for rank in "10":
+        assert not list(tmp_path.rglob("X_Y.pth"))
+        with monkeypatch.context() as patch:
+            for name, _, value in (each.partition("=") for each in variables.split()):
+                patch.setenv(name, value or rank)
+            assert extract_features.main(arguments(inputs, tmp_path, models=MODELS[:1])) == 0
+    assert content(tmp_path) == {"placed/a/birds/features_test": expected["placed/a/birds/features_test"]}
 
 
 @pytest.mark.slow
 def test_killed_at_any_instant(inputs, expected, tmp_path):
-    begin = time.monotonic()
-    wait([start(inputs, tmp_path / f"t{rank}", rank=rank, world=2) for rank in range(2)])
-    duration, draw = time.monotonic() - begin, random.Random(0)
+    process, draw, begin = multiprocessing.get_context("fork").Process, random.Random(0), time.monotonic()
+    extract(inputs, tmp_path / "whole", workers=1)
+    duration = time.monotonic() - begin
     for number in range(30):
-        root = tmp_path / str(number)
-        processes = [start(inputs, root, rank=rank, world=2, workers=number % 2) for rank in range(2)]
-        for process in processes:
-            time.sleep(draw.uniform(0, duration) / 2)
-            process.kill()
-        wait(processes)
-        assert wait([start(inputs, root, rank=rank, world=2) for rank in range(2)]) == [0, 0]
+        root, both = tmp_path / str(number), []
+        for rank in range(2):
+            how = {"rank": rank, "world": 2, "workers": number % 2}
+            both.append(process(target=extract, args=(inputs, root), kwargs=how))
+            both[-1].start()
+        for each in both:
+            time.sleep(draw.uniform(0, duration))
+            each.kill()
+        for each in both:
+            each.join()
+        extract(inputs, root)
         assert content(root) == expected, number
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("launcher", ["torchrun", "srun"])
-def test_processes_of_launchers(inputs, expected, tmp_path, python, repository, launcher):
-    words = [str(repository / "extract_features.py"), *arguments(inputs, tmp_path, models=MODELS[:1])]
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
-    step = {"SLURM_JOB_ID": "17", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "2"}
-    tasks = [{}] if launcher == "torchrun" else [step | {"SLURM_PROCID": number} for number in "01"]
-    command = [python, *(torchrun if launcher == "torchrun" else ()), *words]
-    processes = [subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"} | t) for t in tasks]
-    assert [process.wait(timeout=180) for process in processes] == [0] * len(processes)
-    assert extraction.outcome(place(tmp_path)) == expected["placed/a/birds/features_test"]

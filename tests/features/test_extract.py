@@ -244,9 +244,8 @@ def test_all_at_once_is_each_alone_and_done_ones_are_skipped(many, workshop, cap
     shutil.rmtree(folders[0])
     assert extract_features.main(many(["in1k", "cog_l1"], "test", "train")) == 0
     assert caplog.text.count("is complete, skipped") == 3 and caplog.text.count(" failed images,") == 7
-    for (dataset, split), folder in zip(pairs[2:4], folders[2:4], strict=True):
-        shutil.rmtree(folder)
-        assert extract_features.main(many([dataset], split)) == 0
+    shutil.rmtree(folders[3])
+    assert extract_features.main(many(["cog_l1"], "train")) == 0
     assert [extraction.outcome(folder) for folder in folders] == together
     lines = (folders[3] / "image_paths.txt").read_text().splitlines()  # a level
     classes = sorted({line.split("/")[0] for line in lines})
