@@ -32,7 +32,6 @@ class Studies(Script):
     """study.sh for two models; ``pace`` holds the seconds that a model takes per image."""
 
     def __init__(self, root: Path, repository: Path, python: str, environment=os.environ) -> None:
-        root.mkdir()
         made = tiny.build_workshop(root)
         tiny.write_class_folders(made.in1k / "val", n_images=100, seed=9)  # five chunks
         other = made.models / "other/net/model.ckpt"
@@ -57,7 +56,7 @@ class Studies(Script):
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory, repository, python):
-    studies = Studies(tmp_path_factory.mktemp("undisturbed") / "w", repository, python)
+    studies = Studies(tmp_path_factory.mktemp("undisturbed"), repository, python)
     code, _, err = studies.run("n_processes=1")
     assert code == 0, err
     return studies.outputs()
@@ -65,7 +64,7 @@ def undisturbed(tmp_path_factory, repository, python):
 
 @pytest.fixture
 def studies(slurm, tmp_path, repository, python):
-    yield Studies(tmp_path / "w", repository, python, slurm.environment)
+    yield Studies(tmp_path, repository, python, slurm.environment)
     slurm.cancel_all()
 
 
@@ -74,12 +73,16 @@ def wait(slurm, jobs: dict[str, list[str]]) -> dict[str, str]:
 
 
 def test_time_limit_saves_and_requeues(slurm, studies, undisturbed):
-    """SLURM looks twice a minute and warns at once: the limit is as long as the time before it."""
-    studies.pace.write_text("0.06")  # half a minute and more; eight seconds a chunk
-    states = wait(slurm, studies.submit("--mem=100 --time=2"))
-    assert set(states.values()) == {"COMPLETED"}
-    assert "ended by SIGUSR1" in studies.log(1) and "start 2: extract in1k tiny_net" in studies.log(1)
-    assert studies.outputs() == undisturbed
+    studies.pace.write_text("0.08")  # ten seconds a chunk
+    jobs = studies.submit("--mem=100 --time=20")
+    studies.wait_for_a_chunk()
+    extraction = f"jobid={jobs['extract'][0]}_1"
+    slurm.run("scontrol", "update", extraction, "timelimit=3")  # SLURM looks twice a minute
+    wait_for(lambda: "ended by SIGUSR1" in studies.log(1))
+    studies.pace.write_text("0")
+    slurm.run("scontrol", "update", extraction, "timelimit=20")
+    assert set(wait(slurm, jobs).values()) == {"COMPLETED"}
+    assert "start 2: extract in1k tiny_net" in studies.log(1) and studies.outputs() == undisturbed
 
 
 def test_cancelled_task_stays_cancelled_until_submitted_again(slurm, studies, undisturbed):

@@ -26,7 +26,6 @@ def test_a_number_is_the_name_of_a_task_for_ever(tmp_path, monkeypatch):
     wider = words(tasks.list_tasks(other, tmp_path))
     assert wider == {1: first[1], 3: first[3], 4: "extract in1k c_net", 5: "logreg in1k c_net"}
     assert words(tasks.list_tasks(study, tmp_path)) == first
-    assert len((tmp_path / "tasks.txt").read_text().splitlines()) == 5
 
 
 def append(folder: Path, models: tuple[str, ...]) -> dict[int, str]:
