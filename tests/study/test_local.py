@@ -102,7 +102,7 @@ def test_study_fails_once_is_repaired_and_finds_a_new_checkpoint(study, workshop
 def test_tasks_save_and_end_with_the_study_however_it_ends(study, workshop, sent, code):
     pace(workshop).write_text("0.3")
     process = study.start("n_processes=1")
-    wait_for(lambda: "in1k" in study.log(1))
+    wait_for(lambda: " to do, on cpu" in study.log(1))
     process.send_signal(sent)
     errors = process.communicate(timeout=60)[1]
     assert process.returncode == code
