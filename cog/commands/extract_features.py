@@ -39,8 +39,11 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def plan(args: argparse.Namespace) -> list[Any]:
-    """Return the extractions, one per model, data set and split, after checks; nothing is written."""
+def plan(args: argparse.Namespace) -> tuple[list[Any], dict[str, CogError]]:
+    """Return the extractions, one per model, data set and split, and the errors of models that have none.
+
+    Nothing is written.
+    """
     from cog.features.extract import Model  # imports torch
     from cog.features.run import Extraction
     from cog.models.choice import find_model
@@ -59,7 +62,15 @@ def plan(args: argparse.Namespace) -> list[Any]:
         files.require_dir(next(there for there in (path, *path.parents) if there.exists()), "--output_dir")
     how = {"checkpoint": args.ckpt_file, "loader": args.model_loader, "models_file": args.models_file}
     choices = [find_model(name, root=root, **how) for name in args.model]
-    models = [Model(choice, choice.config(args.opts)) for choice in choices]
+    models, failed = list[Model](), dict[str, CogError]()
+    for choice in choices:
+        try:
+            models.append(Model(choice, choice.config(args.opts)))
+        except CogError as error:  # it does not take the others of its pass along
+            failed[choice.name] = error
+            logging.getLogger("cog").error("%s: %s", choice.name, error)
+    if not models:
+        raise next(iter(failed.values()))
     pairs = itertools.product(args.dataset, args.split)
     lists = {pair: flags.image_sources(args).list_images(*pair) for pair in pairs}
     if limit := paths.limit_of(root or ""):
@@ -73,7 +84,7 @@ def plan(args: argparse.Namespace) -> list[Any]:
     for (pair, images), model in itertools.product(lists.items(), models):
         folder = Path(output_dir or paths.ModelDir(root, model.choice.name).features(*pair))
         planned.append(Extraction(model, images, folder, args.device, args.overwrite))
-    return planned
+    return planned, failed
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -82,8 +93,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if rank.number:  # all say the same
         logging.getLogger("cog").setLevel(logging.ERROR)
     with signals.deferred():
-        extractions = plan(args)
+        extractions, failed = plan(args)
         from cog.features.run import extract
 
         extract(extractions, allow_failures=args.allow_failures, rank=rank)
+    if failed:
+        raise CogError(f"no features of {', '.join(failed)}: {next(iter(failed.values()))}")
     return 0

@@ -137,7 +137,8 @@ def nothing_found(results: Results, models: Sequence[str], datasets: Sequence[st
     if results.root:
         known |= {"_".join(path.parts[-2:]) for path in Path(results.root).glob("*/*")}
         known |= {path.name for path in Path(results.root).glob("*/*/*")}
-    hints = [did_you_mean(name, known) for name in (*models, *datasets) if name not in known]
+    wanted = *models, *datasets
+    hints = [did_you_mean(name, known.difference(wanted)) for name in wanted if name not in known]
     refused = f"; {len(results.skipped)} folders could not be counted" if results.skipped else ""
     layout = "<title>/<architecture>/<dataset>/eval_<name>[_N<shots>]/seed-<seed>"
     place = f" under {results.root}; expected {layout} there" if results.root else ""

@@ -67,6 +67,8 @@ def submit(
     """Submit ``tasks`` that are not in the queue, and a job of the script ``last``; print a line for each."""
     jobs = queued_tasks(log_dir)
     new = {number: task for number, task in tasks.items() if number not in jobs}
+    # Queued classifiers of a new extraction wait for an earlier one, which was canceled or has failed.
+    new = {n: task for n, task in tasks.items() if n in new or any(map(task.needs, new.values()))}
     print(f"{len(new)} tasks to submit, {len(tasks) - len(new)} are queued", flush=True)
     if not new:
         return

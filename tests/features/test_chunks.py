@@ -62,7 +62,8 @@ def arguments(root, models_root, *more, models=MODELS, workers=0):
 def extract(root, models_root, *more, rank=0, world=1, **options):
     """Run the command as process ``rank`` of ``world``."""
     models_root.mkdir(parents=True, exist_ok=True)
-    plan = extract_features.plan(extract_features.parse_args(arguments(root, models_root, *more, **options)))
+    given = extract_features.parse_args(arguments(root, models_root, *more, **options))
+    plan, _ = extract_features.plan(given)
     with signals.deferred():
         run.extract(plan, allow_failures=0, rank=Rank(rank, world))
 

@@ -196,7 +196,7 @@ def test_random_and_equal_features_are_warned_of(
     warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert len(warnings) == (message is not None) and all(message in warning for warning in warnings)
     given = extract_features.parse_args(arguments(image_tree, loader_file, tmp_path))
-    (planned,) = extract_features.plan(given)
+    (planned,), _ = extract_features.plan(given)
     if message is None:
         plain = plain_inputs(tmp_path / "out", image_tree / "test", **PLAIN)
         assert torch.equal(features_of(tmp_path / "out")["X"], plain.flatten(1))
@@ -266,3 +266,14 @@ def test_all_inputs_are_checked_first(many, workshop):
         with pytest.raises(CogError, match=message):
             extract_features.main(many(["in1k", second], "test", "train", *more.split()))
         assert tiny.snapshot(workshop.models) == before
+
+
+def test_a_model_that_cannot_be_configured_does_not_take_the_others_along(many, workshop):
+    loader, file = workshop.loader, workshop.root / "models.yaml"
+    lines = (f"tiny_net: {{loader: {loader}:load_my_model}}", f"bad_net: {{loader: {loader}:absent}}")
+    file.write_text("\n".join(lines))
+    words = many(["in1k"], "test", "--models_file", str(file), "--model", "bad_net", "tiny_net")
+    del words[2:4]  # --model_loader
+    with pytest.raises(CogError, match="no features of bad_net: .*absent"):
+        extract_features.main(words)
+    assert (workshop.models / "tiny/net/in1k/features_test").is_dir()

@@ -93,3 +93,6 @@ def test_jobs_of_a_study(tmp_path, monkeypatch, capsys):
     submit("a_net")
     assert "2 tasks to submit, 2 are queued" in capsys.readouterr().out
     assert "--array=2" in sent[4] and "--dependency=afterany:5_2 --array=5" in sent[5]
+    queue[1:] = ["2 3 PENDING", "6 5 PENDING"]  # the last one waits for an extraction that was canceled
+    submit("a_net")
+    assert "--array=2" in sent[7] and "--dependency=afterany:8_2 --array=5" in sent[8]
