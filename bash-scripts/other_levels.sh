@@ -34,5 +34,5 @@ for ((n = 1; n <= draws; n++)); do build "random${n}" --similarity=random --n_le
 run "${python}" "${repository}/build_levels.py" --compare "${levels}" ${built[@]+"${built[@]}"}
 [[ "${models_root_dir}" != "None" ]] || exit 0
 
-exec "${python}" -m cog other_levels --models_root_dir="${models_root_dir}" --model ${model_name} --seeds ${seeds} \
+exec "${python}" -P -m cog other_levels --models_root_dir="${models_root_dir}" --model ${model_name} --seeds ${seeds} \
     --levels_dir="${output_dir}/levels" --output_dir="${output_dir}/models" ${words[@]+"${words[@]}"}

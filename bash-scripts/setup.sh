@@ -49,7 +49,7 @@ ensure_wordnet() {
     wordnet_found || die "WordNet 3.0 was not found and could not be fetched. Do one of: python -m nltk.downloader" \
         "wordnet; apt-get install wordnet-base; or set COG_WORDNET_DIR to a folder with its data.noun and index.noun"
 }
-wordnet_found() { "${python}" -c "import cog.levels.wordnet; cog.levels.wordnet.load_wordnet()" 2> /dev/null; }
+wordnet_found() { "${python}" -P -c "import cog.levels.wordnet; cog.levels.wordnet.load_wordnet()" 2> /dev/null; }
 unpack_wordnet() { # FOLDER; a bare container has no package lists: without root they are saved here
     local work="$1.work" lists=(-o Dir::State::Lists="$1.work/lists" -o Debug::NoLocking=1)
     mkdir -p "${work}/lists/partial" && cd "${work}" && set +f || return

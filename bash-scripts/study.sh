@@ -30,5 +30,5 @@ slurm="${slurm:-None}"
 
 source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/common.sh" "$@"
 [[ "${slurm}" == "None" ]] || words=(--slurm="${slurm}" ${words[@]+"${words[@]}"})
-exec "${python}" -m cog study --model ${model_name} --dataset ${dataset} --seeds ${seeds} --n_shot ${shots} \
+exec "${python}" -P -m cog study --model ${model_name} --dataset ${dataset} --seeds ${seeds} --n_shot ${shots} \
     --n_processes="${n_processes}" ${words[@]+"${words[@]}"}

@@ -23,8 +23,7 @@ from cog.runtime.log import now
 
 logger = logging.getLogger("cog")
 
-#: Values of ``--show``, ``--format`` and ``--published``.
-VIEWS = ("accuracy", "fewshot", "rank", "drop")
+#: Values of ``--format`` and ``--published``.
 FORMATS = ("text", "markdown", "latex", "csv", "json")
 PAPERS = ("v2", "v1")
 
@@ -51,7 +50,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--published", nargs="?", const=PAPERS[0], choices=PAPERS, help=text)
     flags.add(parser, "model", help="names, or quoted patterns such as 'deit_*'; tables keep the order given")
     flags.add(parser, "dataset", "n_shot", "seeds")
-    add("--show", choices=VIEWS, help=_SHOW)
+    add("--show", metavar="VIEW", help=_SHOW)
     add("--relative_to", metavar="MODEL", help=_RELATIVE)
     add("--analysis", action=flags.Several, metavar="NAME", help=_ANALYSIS)
     add("--format", choices=FORMATS, default="text", help=_FORMAT)
@@ -68,6 +67,11 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         if args.model or args.dataset or args.n_shot:
             logger.warning("--logreg_root_dir names the runs: other flags that select runs have no effect")
         args.models_root_dir = args.model = args.dataset = args.n_shot = None
+    if args.show:
+        from cog.reporting.views import VIEWS
+
+        if args.show not in VIEWS:
+            raise CogError(f"--show {args.show} is not one of {', '.join(VIEWS)}")
     args.source = args.models_root_dir or args.logreg_root_dir
     if not (args.source or args.imports or args.published):
         raise CogError("nothing to read: give --models_root_dir, --logreg_root_dir, --import or --published")

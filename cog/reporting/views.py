@@ -123,8 +123,7 @@ def analysis(means: pd.DataFrame, wanted: Sequence[str]) -> pd.DataFrame:
     """Return results of analyses and of other classifiers: a table for each number, models x data sets.
 
     ``wanted`` are names of groups (``mlp``, ``pca``, ``kmeans``), of evaluations or their beginnings
-    (``cross``: all ``cross_<dataset>``), or ``all``. An analysis that declares its metrics
-    (:func:`cog.results.metrics.declare`) is shown without changes here.
+    (``cross``: all ``cross_<dataset>``), or ``all``. An analysis is shown without changes here.
 
     Raises:
         CogError: there is no result of these.

@@ -1,6 +1,6 @@
 """The register of metrics: label, unit, digits, direction and order of every number that is shown.
 
-A number of one's own analysis or ``EVAL.NAME`` is shown under its own name, or as :func:`declare` says.
+A number of one's own analysis or ``EVAL.NAME`` is shown under its own name, or as :data:`DECLARED` says.
 """
 
 from __future__ import annotations
@@ -76,11 +76,6 @@ DECLARED: dict[str, Mapping[str, Metric]] = {
         "confident_percent": Metric("classifier of {of} on other test images: confident", PERCENT, 2, 0),
     },
 }
-
-
-def declare(analysis: str, metrics: Mapping[str, Metric]) -> None:
-    """Declare the metrics of an analysis by patterns of their names; ``cross`` is for ``cross_x``, too."""
-    DECLARED[analysis] = metrics
 
 
 def describe(evaluation: str, metric: str, n_shot: int = 0) -> Metric:

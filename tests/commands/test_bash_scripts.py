@@ -31,7 +31,8 @@ def test_names_are_those_of_the_package(repository):
     assert [of[script]["shots"] for script in ("fewshot.sh", "study.sh")] == [shots, f"0 {shots}"]
     for script in ("experiments.sh", "study.sh"):
         assert of[script]["dataset"].split() == list(constants.DATASETS)
-    assert set(datasets.flags()) <= of["extract_features.sh"].keys() & of["study.sh"].keys()
+    images = {name for name in of["study.sh"] if re.search("images_root|_file$", name)} - {"models_file"}
+    assert images <= of["extract_features.sh"].keys() & datasets.flags().keys() and len(images) == 5
 
 
 @pytest.mark.slow
@@ -163,7 +164,7 @@ def test_other_levels_are_built_once_and_compared(bash, notes, tmp_path):
     assert [args.rerank for args in parsed] == ["l.pkl"] * 3 and parsed[2].n_levels == 1
     kinds = [f"{tmp_path}/levels/{kind}" for kind in ("wup", "jcn", "embedding", "random1")]
     assert compared[1:] == ["--compare", "l.pkl", *kinds]
-    assert trained[1:3] == ["cog", "other_levels"] and trained[-2:] == ["CLF.N_EPOCHS", "2"]
+    assert trained[:4] == ["-P", "-m", "cog", "other_levels"] and trained[-2:] == ["CLF.N_EPOCHS", "2"]
 
 
 def test_the_quickstart_uses_the_device_and_all_processors_and_paths_from_here(bash, notes, tmp_path):
@@ -179,6 +180,14 @@ def test_the_quickstart_uses_the_device_and_all_processors_and_paths_from_here(b
         assert [words[words.index("--n_processes") + 1] for words in studies] == [n_processes]
         assert not any({"--device", "birds"} & {*words} for words in studies)
         (tmp_path / "nvidia-smi").write_text("#!/bin/sh\n")
+
+
+def test_a_folder_named_as_the_package_is_not_taken_for_it(bash, tmp_path):
+    (tmp_path / "cog").mkdir()
+    (tmp_path / "cog/__init__.py").write_text("raise SystemExit('the wrong one')")
+    with contextlib.chdir(tmp_path):
+        done = bash("study.sh", "models_root_dir=m", "--no_such_flag")
+    assert done.returncode == 2 and "--no_such_flag" in done.stderr, done.stderr
 
 
 def test_folders_of_pythonpath_are_kept_also_through_links(bash, notes, repository, tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import subprocess
 
 import pytest
 import tiny
@@ -12,8 +13,6 @@ from cog import constants
 from cog.data import datasets
 from cog.data.datasets import ImageSources
 from cog.errors import CogError
-
-NAMES = ["in1k", "in1k_blurred", *(f"cog_l{n}" for n in range(1, 6))]
 
 
 def write_images(name: str, root) -> dict[str, str]:
@@ -36,7 +35,7 @@ def write_images(name: str, root) -> dict[str, str]:
     return {flag: str(path) for flag, path in values.items()}
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", datasets.names())
 def test_every_data_set_has_flags_and_images(name, tmp_path):
     values = write_images(name, tmp_path)
     for flag in values:
@@ -50,7 +49,7 @@ def test_every_data_set_has_flags_and_images(name, tmp_path):
         assert [images.read(row).decode() for row in range(4)] == expected
 
 
-@pytest.mark.parametrize("name", NAMES[:3])
+@pytest.mark.parametrize("name", ["in1k", "in1k_blurred", "cog_l1"])
 def test_other_counts_than_the_official_are_reported(name):
     for split, official in datasets.find(name).counts.items():
         low, high = official.per_class or (1, 1)
@@ -62,6 +61,26 @@ def test_other_counts_than_the_official_are_reported(name):
         assert line.startswith(f"{name} {split}: expected ")
         fewer = datasets.count_differences(tiny.empty_list(name, split, counts[1:]))
         assert f"expected {official.n_classes} " in fewer[0] and f"{official.n_classes - 1}" in fewer[0]
+
+
+NEW = """
+from cog.data import datasets
+row = datasets.Dataset("places", "places_root", "{train,val}/<class>/*", {"train": "train", "test": "val"})
+datasets.DATASETS["places"] = row
+from cog.commands import extract_features
+extract_features.main()
+"""
+
+
+@pytest.mark.slow
+def test_a_further_data_set_is_one_declaration(repository, python, workshop, tmp_path):
+    for folder in ("train", "val"):
+        tiny.write_class_folders(tmp_path / "places" / folder)
+    words = f"--dataset places --models_root_dir {workshop.models} --model tiny_net --split train test"
+    words += f" --model_loader {workshop.loader}:load_my_model FT_EXTRACT.N_WORKERS 0"
+    places = {"PYTHONPATH": str(repository), "places_root": str(tmp_path / "places")}
+    subprocess.run([python, "-c", NEW, *words.split()], env={**os.environ, **places}, check=True)
+    assert (workshop.models / "tiny/net/places/features_test/X_Y.pth").is_file()
 
 
 def test_official_counts_of_blurred_images(shared_dir):

@@ -12,6 +12,7 @@ import shutil
 import statistics
 
 import archive_forms
+import numpy as np
 import pytest
 import tiny
 from hypothesis import given
@@ -23,7 +24,7 @@ from cog.commands import build_levels
 from cog.data.level_files import read_levels, read_split, write_levels
 from cog.data.wnids import IN1K_LIST
 from cog.errors import CogError
-from cog.levels import build, wordnet
+from cog.levels import build, similarity, wordnet
 from cog.levels.inputs import read_wnids
 from cog.levels.selection import DISCARDED_LIST, select
 from cog.levels.wordnet import NounGraph
@@ -179,6 +180,18 @@ def test_random_control(toy):
         assert (toy.levels()[0] == list(map(wnid, numbers))) == (seed == "1")
     assert not (toy.out / "similarity.png").exists()
     assert {row["similarity"] for row in toy.rows("levels.csv")} == {""}
+
+
+def test_a_similarity_of_ones_own_is_one_function(toy, monkeypatch):
+    def shared(graph, ic, rows, columns):
+        """number of common ancestors"""
+        above = [set(graph.above(node)) for node in columns.tolist()]
+        return np.array([[len({*graph.above(row)} & one) for one in above] for row in rows.tolist()], float)
+
+    monkeypatch.setitem(similarity.MEASURES, "shared", shared)
+    toy.run("--image_counts", toy.counts, "--similarity", "shared")
+    assert toy.report("similarity")["definition"] == "number of common ancestors"
+    assert float(toy.rows("levels.csv")[0]["similarity"]) > float(toy.rows("levels.csv")[-1]["similarity"])
 
 
 def test_word_vectors(toy):

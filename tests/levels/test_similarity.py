@@ -39,7 +39,7 @@ def test_random_graphs_equal_plain_code(case):
     naive = Naive(dict(enumerate(parents)), dict(enumerate(names)), concepts=rows + columns)
     information = information_content(graph, rows + columns)
     assert set(np.flatnonzero(~np.isnan(information))) == naive.taxonomy
-    for measure in MEASURES:
+    for measure in ("lin", "lin_max_ic", "jcn", "wup"):
         fast = MEASURES[measure](graph, information, np.array(rows), np.array(columns))
         slow = [[naive.similarity(measure, a, b) for b in columns] for a in rows]
         np.testing.assert_allclose(fast, slow, rtol=0, atol=1e-12, err_msg=measure)

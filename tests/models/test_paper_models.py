@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tiny
 import torch
+import torchvision
 from golden import rules
 from marks import first_quick
 
@@ -18,7 +19,7 @@ from cog.errors import CogError
 from cog.models import networks
 from cog.models.choice import find_model
 from cog.models.paper_models import MODELS, list_models
-from cog.models.spec import CATEGORIES
+from cog.models.spec import CATEGORIES, PaperModel
 from cog.runtime.device import exact_float32
 
 
@@ -26,7 +27,7 @@ def test_the_models_of_the_paper(capsys):
     assert main(["list"]) == 0
     printed = capsys.readouterr().out.strip().splitlines()
     assert [line.split()[1] for line in printed[2:]] == list(MODELS)
-    assert [len(list_models(category)) for category in CATEGORIES.values()] == [1, 10, 10, 6, 4, 3]
+    assert [len(list_models(category)) for category in CATEGORIES.values()][:5] == [1, 10, 10, 6, 4]
     assert {row.pretraining for row in MODELS.values()} < {*PRETRAINING}
     more = {name for name, row in MODELS.items() if row.pretraining != "IN-1K"} - {"clip_resnet50-trunk"}
     assert more == {*list_models("web-data")}
@@ -49,7 +50,7 @@ def test_parameters_and_width_are_those_of_the_paper(name):
     network = networks.build(row).eval()
     count = sum(parameter.numel() for parameter in network.parameters())
     expected = dict(line.split() for line in PAPER_PARAMETERS.split(","))
-    assert f"{count / 1e6:.1f}" == expected.get(name, "23.5")
+    assert row.category == "other" or f"{count / 1e6:.1f}" == expected.get(name, "23.5")
     # One image: the original NAT loader lost the batch axis then.
     y = network(torch.empty(1, 3, row.size, row.size, device="meta"))
     assert tuple(y.shape) == (1, row.dim)
@@ -100,7 +101,19 @@ def test_golden_features_on_a_gpu(name, tmp_path):
 
 
 def test_the_goldens_cover_the_declared_models():
-    assert INDEX.keys() == MODELS.keys()
+    """All, but a row whose network and file are torchvision's or timm's own may do without."""
+    assert INDEX.keys() <= MODELS.keys() and len(INDEX) >= 34
+
+
+def test_a_further_model_is_one_row(monkeypatch, tmp_path, capsys):
+    fields = {"network": "torchvision:mobilenet_v3_small", "dim": 1024, "head": ("classifier.3",)}
+    row = PaperModel("sup_mobilenet", "MobileNet", "https://example.org/m-01234567.pth", **fields)
+    monkeypatch.setitem(MODELS, row.name, row)
+    assert main(["list"]) == 0 and "| sup_mobilenet | MobileNet | other |" in capsys.readouterr().out
+    (tmp_path / "sup/mobilenet").mkdir(parents=True)
+    weights = torchvision.models.mobilenet_v3_small().state_dict()
+    torch.save(weights, tmp_path / "sup/mobilenet/model.ckpt")
+    assert main(["check", str(tmp_path), row.name]) == 0 and "(2, 1024)" in capsys.readouterr().out
 
 
 def test_preprocessing_is_that_of_the_weights():

@@ -14,7 +14,7 @@ from result_folders import make_record, make_seed_folder
 from result_folders import print_results_as_user as run
 
 from cog.commands import print_results
-from cog.reporting import render, views
+from cog.reporting import render
 from cog.results import published
 
 pytestmark = pytest.mark.usefixtures("seen_in1k_alone")
@@ -167,7 +167,7 @@ def test_models_that_may_have_seen_the_levels_are_marked(show):
 
 
 def test_flags_name_what_there_is(capsys):
-    assert tuple(views.VIEWS) == print_results.VIEWS and render.FORMATS == print_results.FORMATS
+    assert render.FORMATS == print_results.FORMATS
     assert tuple(published.SOURCES) == print_results.PAPERS
     with pytest.raises(SystemExit):
         print_results.main(["--help"])

@@ -12,6 +12,7 @@ from frames import means_of, rows, stated
 from result_folders import make_seed_folder
 
 import cog
+from cog.commands import print_results
 from cog.errors import CogError
 from cog.reporting import render, views
 from cog.results import metrics
@@ -66,20 +67,22 @@ def test_classifiers_of_other_kinds():
     assert "my_own" in set(views.analysis(means, ["all"])["evaluation"])
 
 
-def test_a_metric_and_a_view_of_ones_own(monkeypatch):
+def test_a_metric_and_a_view_of_ones_own(monkeypatch, capsys):
     """Each is one declaration or function in one file."""
 
     def best(means: pd.DataFrame) -> pd.DataFrame:
         view = means.loc[means.groupby("dataset")["value"].idxmax()]
         return views.readable(view, "best model, {of}", view["model"], notes=["by top-1 accuracy"])
 
-    monkeypatch.setattr(metrics, "DECLARED", dict(metrics.DECLARED))
-    metrics.declare("depth", {"d": metrics.Metric("depth of {of}", unit=metrics.UNIT, decimals=1)})
+    depth = {"d": metrics.Metric("depth of {of}", unit=metrics.UNIT, decimals=1)}
+    monkeypatch.setitem(metrics.DECLARED, "depth", depth)
     monkeypatch.setitem(views.VIEWS, "best", best)
     means = means_of(rows("a_b", [1.0]), rows("a_c", [2.0]), of_analysis("depth_in1k", {"d": 0.25}))
     assert "depth of in1k (0 to 1)" in render.table(means, analysis=["depth"])
     assert "best model, all training images" in render.table(means, "best")
     assert render.table(means, "best", format="csv").count("a_c") == 1
+    assert print_results.main(["--published", "--show", "best", "--n_shot", "0"]) == 0
+    assert "best model, all training images" in capsys.readouterr().out
 
 
 def test_the_example_of_the_documentation(tmp_path, repository):

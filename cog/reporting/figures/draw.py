@@ -14,15 +14,16 @@ import logging
 import os
 import re
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
 from cog.errors import CogError, os_errors_explained, printable
-from cog.reporting.figures import search, sheets, style
+from cog.reporting.figures import search, style
 from cog.reporting.figures.lines import Sheet
+from cog.reporting.figures.sheets import FIGURES
 from cog.results.frame import LOGREG, dataset_label, shots_label
 from cog.runtime import files
 
@@ -35,24 +36,6 @@ FORMATS = ("pdf", "png", "svg")
 
 #: Greatest number of drawings of searches: 40 models have thousands.
 MAX_SEARCHES = 60
-
-#: The figures by name, with their captions. A further one is a function from means to a sheet, and a line.
-FIGURES: dict[str, tuple[Callable[[pd.DataFrame], Sheet | None], str]] = {
-    "levels": (sheets.levels, "Accuracy from IN-1K to the levels"),
-    "fewshot": (sheets.fewshot, "Own models by training images per class"),
-    "fig3": (sheets.fig3, "IN-1K and the levels: accuracies, and differences to ResNet50 (paper, Fig. 3)"),
-    "fig4": (sheets.fig4, "Few-shot accuracies on three levels (paper, Fig. 4)"),
-    "fig10": (sheets.fig10, "Few-shot accuracies of all models (paper, Fig. 10)"),
-    "fig11": (sheets.fig11, "Few-shot accuracies relative to ResNet50 (paper, Fig. 11)"),
-    "drop": (sheets.drop, "Change since IN-1K (first version, Fig. 3 c)"),
-    "v1_fig5": (sheets.purity, "Purity of k-means clusters (first version, Fig. 5)"),
-    "v1_fig8": (sheets.components, "Principal components (first version, Fig. 8)"),
-    "v1_fig9": (sheets.clustering, "Agreement of k-means clusters with classes (first version, Fig. 9)"),
-    "v1_fig10": (sheets.alignment, "Alignment and uniformity (first version, Fig. 10)"),
-    "mlp": (sheets.mlp, "MLPs relative to logistic regression (first version, Table 3)"),
-    "fig6": (sheets.fine_tuning, "Frozen features and fine-tuning (paper, Fig. 6)"),
-    "knn": (sheets.neighbors, "Nearest neighbors"),
-}
 
 # Metadata without dates and versions, so that the same input gives the same bytes.
 _METADATA: dict[str, dict[str, Any]] = {

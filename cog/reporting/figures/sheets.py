@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import pandas as pd
@@ -259,3 +260,22 @@ def _by_number(means: pd.DataFrame, label: str) -> Sheet | None:
         return None
     ticks = over_numbers(shown["number"])
     return draw_datasets(shown, ticks, BARS, note, x="number", xlabel=label, ylabel="top-1 (%)")
+
+
+#: The figures by name, with their captions. A further one is a function here, and a line.
+FIGURES: dict[str, tuple[Callable[[pd.DataFrame], Sheet | None], str]] = {
+    "levels": (levels, "Accuracy from IN-1K to the levels"),
+    "fewshot": (fewshot, "Own models by training images per class"),
+    "fig3": (fig3, "IN-1K and the levels: accuracies, and differences to ResNet50 (paper, Fig. 3)"),
+    "fig4": (fig4, "Few-shot accuracies on three levels (paper, Fig. 4)"),
+    "fig10": (fig10, "Few-shot accuracies of all models (paper, Fig. 10)"),
+    "fig11": (fig11, "Few-shot accuracies relative to ResNet50 (paper, Fig. 11)"),
+    "drop": (drop, "Change since IN-1K (first version, Fig. 3 c)"),
+    "v1_fig5": (purity, "Purity of k-means clusters (first version, Fig. 5)"),
+    "v1_fig8": (components, "Principal components (first version, Fig. 8)"),
+    "v1_fig9": (clustering, "Agreement of k-means clusters with classes (first version, Fig. 9)"),
+    "v1_fig10": (alignment, "Alignment and uniformity (first version, Fig. 10)"),
+    "mlp": (mlp, "MLPs relative to logistic regression (first version, Table 3)"),
+    "fig6": (fine_tuning, "Frozen features and fine-tuning (paper, Fig. 6)"),
+    "knn": (neighbors, "Nearest neighbors"),
+}
