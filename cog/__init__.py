@@ -11,8 +11,6 @@ True
 >>> print(cog.table(cog.average(cog.read_results("models"))))  # doctest: +SKIP
 """
 
-from __future__ import annotations
-
 import importlib
 from typing import Any
 

@@ -1,7 +1,5 @@
 """``python -m cog`` lists the commands, ``python -m cog COMMAND ...`` runs one."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 

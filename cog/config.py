@@ -1,7 +1,5 @@
 """The YACS configuration: defaults, the model's values, a file and the command line, merged and frozen."""
 
-from __future__ import annotations
-
 import functools
 import os
 import re

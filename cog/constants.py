@@ -1,7 +1,5 @@
 """Literals that flags, paths, bash scripts and documentation share, spelled here once."""
 
-from __future__ import annotations
-
 import re
 
 IN1K = "in1k"

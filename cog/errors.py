@@ -3,8 +3,6 @@
 Their messages are one line: found, expected, what to do. Scripts print it and exit with ``exit_code``.
 """
 
-from __future__ import annotations
-
 import contextlib
 import difflib
 from collections.abc import Iterable, Iterator, Sequence

@@ -12,8 +12,6 @@
 without checkpoints; other commands are given that root.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from dataclasses import dataclass

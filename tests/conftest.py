@@ -1,7 +1,5 @@
 """Settings and fixtures of all tests: selection of tests, one thread, and small inputs (see ``tiny.py``)."""
 
-from __future__ import annotations
-
 import logging
 import os
 import shutil

@@ -3,8 +3,6 @@
 With --slow, blocks of bash and Python are executed on small inputs, except after ``<!-- needs: WHAT -->``.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import os

@@ -3,8 +3,6 @@
 Each time: one clear line, exit code 2, and the same command goes on to the same bytes when it is mended.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The rooms of the package: imports go down only, and libraries are declared."""
 
-from __future__ import annotations
-
 import ast
 import re
 import sys

@@ -1,7 +1,5 @@
 """What stays unimported: tables, lists of jobs and help come in a blink, and on machines without a GPU."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -5,8 +5,6 @@ then take a part for a result, and the same command, given again, must leave the
 Times and facts of one start are not compared.
 """
 
-from __future__ import annotations
-
 import builtins
 import contextlib
 import importlib

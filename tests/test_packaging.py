@@ -1,7 +1,5 @@
 """An installed copy works away from the checkout and adds nothing but ``cog``; what it needs is declared."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import os
 import re

@@ -4,8 +4,6 @@ An analysis is a function from :class:`AnalysisInput` to numbers by name, declar
 file with one function is a new analysis: all files of the package are imported by ``analyze_features.py``.
 """
 
-from __future__ import annotations
-
 import importlib
 import logging
 import pkgutil

@@ -1,7 +1,5 @@
 """Analyses of l2-normalized features alone: clusters, alignment and uniformity, neighbors, class means."""
 
-from __future__ import annotations
-
 import logging
 import math
 

@@ -5,8 +5,6 @@ An image that a classifier of another data set recognizes with a confidence abov
 concepts, or shows one (label noise, supplement A.3); confidences depend on the learning rate of the seed.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The commands, one module each; ``python -m cog`` lists them."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import sys

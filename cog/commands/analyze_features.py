@@ -4,8 +4,6 @@ Every result is a record <dataset>/analysis_<name>/results.json that print_resul
 sets and analyses one process does all of them; the features of each data set are read once.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Sequence
 from pathlib import Path

@@ -5,8 +5,6 @@ Fall-2011 release the result is the published benchmark. Keys: LEVELS.MIN_IMAGES
 LEVELS.MAX_TRAIN 1300 (732 balances the classes), and EVAL.SEED 22 of the split and of --similarity random.
 """
 
-from __future__ import annotations
-
 import argparse
 import logging
 import os

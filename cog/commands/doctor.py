@@ -1,7 +1,5 @@
 """Check whether this machine can run a study: software, device, decoders, classifiers, extraction, memory."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 

@@ -3,8 +3,6 @@
 --limit N is a trial: the first N images of the first N classes, into <root>/limit-N, a root for others.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import logging

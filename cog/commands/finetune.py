@@ -5,8 +5,6 @@ epoch. The paper gives no hyper-parameters; the recipe is FINETUNE in configs/de
 it with torchrun.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

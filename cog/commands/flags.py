@@ -4,8 +4,6 @@ Places (``--models_root_dir``, the folders of images ...) that are not given hav
 variable of the same name.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 from collections.abc import Callable, Sequence

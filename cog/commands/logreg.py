@@ -5,8 +5,6 @@ the single values of CLF.LR_INTV and CLF.WD_INTV. With several seeds or numbers 
 data set are loaded once, and the seeds are trained in lockstep; every run has a folder of its own.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Sequence
 

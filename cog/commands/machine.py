@@ -1,7 +1,5 @@
 """What ``doctor`` tries: all that a study does, beside plain PyTorch in float32 on the CPU."""
 
-from __future__ import annotations
-
 import shutil
 import tempfile
 import time

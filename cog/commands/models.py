@@ -1,7 +1,5 @@
 """List the models of the paper, download and check their checkpoints, measure top-1."""
 
-from __future__ import annotations
-
 import argparse
 from collections import Counter
 from collections.abc import Iterable, Sequence

@@ -5,8 +5,6 @@ bash-scripts/other_levels.sh builds them). The features of the published levels 
 classifiers are trained on them as by logreg.py, with its keys, and accuracies are printed and drawn.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 from collections.abc import Sequence

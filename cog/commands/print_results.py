@@ -6,8 +6,6 @@ few-shot). Otherwise tables of everything found: models x data sets, one for eac
 the original toolkit are read as well. EVAL.NAME selects the evaluation; EVAL.SEED has no effect.
 """
 
-from __future__ import annotations
-
 import argparse
 import logging
 import shutil

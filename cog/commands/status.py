@@ -1,7 +1,5 @@
 """Show the progress of the last study in a models root: what is done, runs, has failed, is missing."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

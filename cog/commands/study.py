@@ -5,8 +5,6 @@ image size, pooling or training end it, or are made again with --overwrite. FT_E
 features, all others for the classifiers.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import dataclasses
@@ -112,8 +110,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if code:  # another process may have made what a task here could not
         states = compared(study, units.survey(study))
         n_open = sum(tasks.is_open(study, task, states) for task in todo.values())
-        logger.error("%d tasks failed, for the reasons above; the same command repeats only these", n_open)
         code = code if n_open else 0
+    if code:
+        logger.error("%d tasks failed, for the reasons above; the same command repeats only these", n_open)
     ended = subprocess.run(["sh", "-c", script], check=False).returncode
     return code or ended or (CogError.exit_code if left_out else 0)
 

@@ -1,7 +1,5 @@
 """Feature files (``X_Y.pth``): written, read, checked and l2-normalized."""
 
-from __future__ import annotations
-
 import hashlib
 import logging
 import os

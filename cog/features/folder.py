@@ -1,7 +1,5 @@
 """The folder of the features of one split, ``features_<split>/``: what identifies it, derived ones."""
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import os

@@ -5,8 +5,6 @@ Computed twice, it has equal bits, so only the publication is locked. Process r 
 ..., and then looks for all: the last one finds them, and publishes the result.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import gc

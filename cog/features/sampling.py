@@ -1,7 +1,5 @@
 """Labels and rows of classifiers: consecutive labels, validation split, few-shot draw, cap per class."""
 
-from __future__ import annotations
-
 import logging
 
 import numpy as np

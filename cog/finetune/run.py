@@ -2,8 +2,6 @@
 ``backbone.pth`` beside ``model.pth``: ``{"state_dict": state dict of the network without the classifier}``.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os

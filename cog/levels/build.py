@@ -1,7 +1,5 @@
 """The construction of levels: similarity to the seen concepts, ranking, cut. No file is written."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What levels are built from: lists of ids, numbers of images, and images in folders or archives."""
 
-from __future__ import annotations
-
 import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping

@@ -1,7 +1,5 @@
 """Facts about built levels, as data and as text; figures of the paper; the comparison of levels files."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

@@ -3,8 +3,6 @@
 The paper's words allow several readings; these give its numbers of concepts on the Fall-2011 release.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path

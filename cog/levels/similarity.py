@@ -1,7 +1,5 @@
 """Information content and similarity of all pairs of synsets (paper, Sec. 3.2-3.3 and supplement A.2)."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable
 from itertools import chain

@@ -5,8 +5,6 @@ its gloss. Words are looked up in lower case, then as written, and left out with
 word is ``ln((1 + n) / (1 + df)) + 1``, as in scikit-learn; a document is names and gloss of a concept.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import re

@@ -3,8 +3,6 @@
 ImageNet's ids are byte offsets into ``data.noun``, so other versions cannot be used.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import re

@@ -5,8 +5,6 @@ What is in lockstep depends on settings, shapes and the size of the memory alone
 same bits on the same machine. Last bits differ between devices, and between a seed alone and in lockstep.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import functools

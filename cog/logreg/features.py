@@ -1,7 +1,5 @@
 """Features in the memory of the machine or of the device, and the data set that a run reads."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -4,8 +4,6 @@ The first version of the paper (supplement C.3) trains two hidden layers of 2048
 features, with ReLU (``CLF.TYPE mlp``) and, as a control, without any activation (``mlp_noact``).
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 

@@ -7,8 +7,6 @@
 4. Score the test set. (It is scored after every epoch, for the curves; only the last score counts.)
 """
 
-from __future__ import annotations
-
 import functools
 import logging
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """The search for learning rate and weight decay (paper supplement B.3), and unfinished work of seeds."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import logging

@@ -1,7 +1,5 @@
 """Settings of a classifier run."""
 
-from __future__ import annotations
-
 import dataclasses
 from dataclasses import dataclass
 from typing import Any

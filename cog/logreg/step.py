@@ -6,8 +6,6 @@ between; and in place on buffers, on CPUs, where new memory costs more than arit
 compiler. Products of bfloat16 features accumulate in float32; weights, momentum and softmax are float32.
 """
 
-from __future__ import annotations
-
 import functools
 import gc
 import logging

@@ -1,7 +1,5 @@
 """The network of the miniature, which trains in seconds, and its loader, as users write one."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ So that every data set is equally hard by itself, the seen concepts and the five
 shape: two groups of three families with four siblings each (without hyponyms and other hypernyms).
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import shutil
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Loading of a checkpoint file into a network: open by content, unwrap, load strictly."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import logging

@@ -6,8 +6,6 @@ TensorFlow checkpoints (SimCLR-v2) have the format V2, "bundle": the index is a 
 by dill, with Haiku's mappings of arrays. TorchScript archives (CLIP) hold a pickle of modules and storages.
 """
 
-from __future__ import annotations
-
 import io
 import struct
 import zipfile

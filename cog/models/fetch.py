@@ -1,7 +1,5 @@
 """The files of checkpoints, and their download: continued, checked, and moved into place as a whole."""
 
-from __future__ import annotations
-
 import glob
 import http.client
 import os

@@ -3,8 +3,6 @@
 The libraries load their own weights, inside a context in which torch reads nothing but weights from pickles.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import inspect

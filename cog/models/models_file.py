@@ -1,7 +1,5 @@
 """``models.yaml``: a user's models in one file, one entry per name (docs/own-models.md)."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

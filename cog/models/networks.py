@@ -1,7 +1,5 @@
 """Networks of the paper; torchvision and timm have most. Parameter names are those of the released files."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The models of the paper, one row each, with the place of its weights. Licenses: docs/models.md."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from cog.models.spec import PaperModel

@@ -4,8 +4,6 @@ Each function takes a state dict (name -> tensor or numpy array) and the network
 network's names. Unknown names are kept, so that loading reports them as unexpected.
 """
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

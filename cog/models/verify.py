@@ -1,7 +1,5 @@
 """Checks of checkpoints: hash, parameters, a forward pass, ImageNet-1K accuracy of the classifier."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Accuracies on levels by other similarities and on random draws (paper, Fig. 7)."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pandas as pd

@@ -1,7 +1,5 @@
 """Views as text: tables as plain text, Markdown or LaTeX, the long frame as CSV or JSON."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

@@ -3,8 +3,6 @@
 The page loads no other file: style, script and figures are inside. Texts from folders and files are escaped.
 """
 
-from __future__ import annotations
-
 import html
 import json
 import os

@@ -5,8 +5,6 @@ A view is a function from the frame of :func:`cog.results.frame.average` to a lo
 :data:`VIEWS`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

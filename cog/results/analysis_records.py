@@ -12,8 +12,6 @@
 Bulky data (assignments, per-class tables) are files beside it. This module imports no torch.
 """
 
-from __future__ import annotations
-
 import os
 import statistics
 from dataclasses import dataclass, field, fields

@@ -3,8 +3,6 @@
 Data are judged by numbers of classes and images, for IN-1K also by the list of classes.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Mapping
 from typing import Any

@@ -4,8 +4,6 @@ Each is a function from the frame of :func:`cog.results.frame.average` to a fram
 on other data or of other settings (``unlike``) are never ranked or compared with each other.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 from typing import Any

@@ -20,8 +20,6 @@ Columns of ``scores`` (:data:`SCORES`)::
     folder        folder of the run or analysis, or None
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any

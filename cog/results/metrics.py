@@ -3,8 +3,6 @@
 A number of one's own analysis or ``EVAL.NAME`` is shown under its own name, or as :data:`DECLARED` says.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

@@ -4,8 +4,6 @@ A check is a function from means (of runs), runs (rows with ``details``, top-1 a
 :class:`~cog.results.runs.Results` to places, a line each, for the terminal and the page.
 """
 
-from __future__ import annotations
-
 import json
 import shlex
 from collections import Counter

@@ -1,7 +1,5 @@
 """Reading of results of all sources into one table: folders, shared files, the papers."""
 
-from __future__ import annotations
-
 import logging
 import os
 from collections.abc import Collection, Iterable, Sequence

@@ -3,8 +3,6 @@
 It is ``results.json``. Runs of the original toolkit have none; their accuracies are those of ``logs.pkl``.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

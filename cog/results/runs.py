@@ -3,8 +3,6 @@
 One bad folder costs that folder: it is returned with the reason.
 """
 
-from __future__ import annotations
-
 import fnmatch
 import os
 from collections.abc import Callable, Collection, Iterator

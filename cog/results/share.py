@@ -17,8 +17,6 @@ The accuracies in a file cannot be verified: tables show its label beside each o
 contain runs found on disk, or published numbers other than the true ones.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import os

@@ -32,8 +32,6 @@ accuracy p has Wilson's form: all q with ``(p - q) ** 2 <= k q (1 - q)`` and ``k
 independent images.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Sequence

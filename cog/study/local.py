@@ -1,7 +1,5 @@
 """A study on this machine: tasks side by side, each with its own GPU or share of processors and memory."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import glob

@@ -4,8 +4,6 @@ Compared are model, checkpoint, loader, preprocessing, pooling and precision of 
 features of classifier runs. Images are not listed: that is what an extraction does.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import fnmatch

@@ -4,8 +4,6 @@ Classifiers begin when the extraction that they need has ended, however that end
 for themselves whether the features are there. So nothing depends on exit codes that SLURM sees.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

@@ -1,7 +1,5 @@
 """analyze_features.py: what every analysis does, so that a new one is tested by being declared."""
 
-from __future__ import annotations
-
 import json
 import logging
 import shutil

@@ -1,7 +1,5 @@
 """The analyses of features against independent definitions: scikit-learn, and loops over all pairs."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """concepts and confident, by hand and by matrix products; the recipes of the documentation."""
 
-from __future__ import annotations
-
 import csv
 import importlib
 import json

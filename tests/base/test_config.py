@@ -1,7 +1,5 @@
 """Configuration: sources in order, every value checked, mistakes answered with what was meant."""
 
-from __future__ import annotations
-
 import ast
 import itertools
 import re

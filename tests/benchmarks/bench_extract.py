@@ -7,8 +7,6 @@ crop and normalize them. The command is measured from its own record. With a GPU
 fp16, alone and eight times in one pass, else one that takes no time beside decoding, alone and three times.
 """
 
-from __future__ import annotations
-
 import argparse
 import functools
 import io

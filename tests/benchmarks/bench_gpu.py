@@ -7,8 +7,6 @@ The time of a step is the difference of trainings of different length; that of a
 trainings of 1 and 3 epochs, with all trials of five seeds. About 3 minutes.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 import time

@@ -12,8 +12,6 @@ data sets (512 x 100) with five seeds each, as study.sh runs it: two tasks side 
 each, against the original's loop, which runs one after the other with all processors.
 """
 
-from __future__ import annotations
-
 import argparse
 import functools
 import os

@@ -3,8 +3,6 @@
 The runs are records with accuracies that are drawn; no classifier is trained.
 """
 
-from __future__ import annotations
-
 import resource
 import subprocess
 import sys

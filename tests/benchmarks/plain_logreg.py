@@ -5,8 +5,6 @@ top-5 with ``topk`` and three ``.item()`` per step, the whole validation (or tes
 epoch, and a prediction vector kept per epoch.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """What all commands have in common: version, help in a third of a second, a Python with the packages."""
 
-from __future__ import annotations
-
 import os
 import re
 import resource

@@ -3,8 +3,6 @@
 Each row of the tables changes a right command line and a workshop of files, and says what the line names.
 """
 
-from __future__ import annotations
-
 import io
 import itertools
 import pickle

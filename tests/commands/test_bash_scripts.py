@@ -1,7 +1,5 @@
 """The bash drivers: variables, loops, stopping, skipping; and that they spell names as the package does."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

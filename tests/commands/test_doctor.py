@@ -1,7 +1,5 @@
 """What ``python -m cog doctor`` finds, on a machine that works and on machines that do not."""
 
-from __future__ import annotations
-
 import json
 import types
 

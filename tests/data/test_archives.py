@@ -1,7 +1,5 @@
 """Images in archives are the images of the folders that were packed."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import os

@@ -1,7 +1,5 @@
 """The declarations of data sets: every one of them works wherever data sets are named."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import subprocess

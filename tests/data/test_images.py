@@ -1,7 +1,5 @@
 """Which files are images, of which class, in which order: in folders and in archives."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import re

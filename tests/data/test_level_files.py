@@ -1,7 +1,5 @@
 """The split file, and drawing training and test images."""
 
-from __future__ import annotations
-
 import pickle
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Decoded images: the same whatever decodes them."""
 
-from __future__ import annotations
-
 import os
 
 import numpy as np

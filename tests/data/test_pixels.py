@@ -1,7 +1,5 @@
 """Decoding and resizing: what Pillow and torchvision do, and nothing else."""
 
-from __future__ import annotations
-
 import functools
 import io
 import os

@@ -1,7 +1,5 @@
 """Chunks: whatever happens, and whoever takes part, the result is that of one undisturbed process."""
 
-from __future__ import annotations
-
 import gc
 import itertools
 import multiprocessing

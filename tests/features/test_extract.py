@@ -1,7 +1,5 @@
 """Extraction as users run it: rows, files, failures, and the same numbers however it was run."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

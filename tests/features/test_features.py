@@ -1,7 +1,5 @@
 """Feature files: reading, normalization, what identifies them, derived ones; rows of classifiers."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Levels by other similarities: features grouped otherwise."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tiny

@@ -1,7 +1,5 @@
 """Fine-tuning: the recipe, a plain training loop beside it, processes, interruptions, bad input."""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle

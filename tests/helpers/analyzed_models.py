@@ -1,7 +1,5 @@
 """Features and classifiers of a model on IN-1K and two small levels, and their analyses by the command."""
 
-from __future__ import annotations
-
 import csv
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The same images in all forms of archives: each function packs a folder of class folders into a root."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import json

@@ -1,7 +1,5 @@
 """Runs on data with the counts of the benchmark, near the published numbers of ResNet50."""
 
-from __future__ import annotations
-
 import json
 import pickle
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Short classifier runs for tests, and their oracle: the loop of the original toolkit."""
 
-from __future__ import annotations
-
 import dataclasses
 import pickle
 

@@ -1,7 +1,5 @@
 """Extractions whose features depend on the place in a pass and on its size, which must not matter."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Rows of the long table of results, as runs give them."""
 
-from __future__ import annotations
-
 from array import array
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Checkpoints in their authors' layouts with the right names and shapes but almost no data."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

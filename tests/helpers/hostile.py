@@ -3,8 +3,6 @@
 Payloads create the file ``canary`` (CANARY in the current folder) when an unrestricted reader opens the file.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import os

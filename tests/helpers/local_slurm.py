@@ -1,7 +1,5 @@
 """A SLURM cluster of one node in a temporary folder: the real daemons, as root, on 127.0.0.1 only."""
 
-from __future__ import annotations
-
 import contextlib
 import getpass
 import os

@@ -1,7 +1,5 @@
 """Selection of cases for the default suite, and late imports of libraries that only some tests need."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import os

@@ -1,7 +1,5 @@
 """Slow and independent implementations for comparison with those of the toolkit, and toy WordNet files."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import shutil

@@ -1,7 +1,5 @@
 """The input of a network as torchvision computes it, for comparison with that of the toolkit."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

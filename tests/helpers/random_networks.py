@@ -1,7 +1,5 @@
 """Networks of other libraries with random values that are quick to generate."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

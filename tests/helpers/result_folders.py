@@ -1,7 +1,5 @@
 """Result folders in the forms of the original toolkit and of this one."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import pickle

@@ -1,7 +1,5 @@
 """Small studies, and study.sh on the files of :mod:`tiny`."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

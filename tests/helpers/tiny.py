@@ -1,7 +1,5 @@
 """Inputs of a few kilobytes in every format that the scripts read: images, a model, level files, features."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import pickle

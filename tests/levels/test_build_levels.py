@@ -1,7 +1,5 @@
 """build_levels.py from the command line: on a toy WordNet, on the real one, on bad input."""
 
-from __future__ import annotations
-
 import csv
 import functools
 import itertools

@@ -1,7 +1,5 @@
 """Information content and similarity, against plain code on random graphs and against NLTK."""
 
-from __future__ import annotations
-
 import csv
 import math
 import random

@@ -1,7 +1,5 @@
 """Text files of word vectors, and concept vectors from them."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Reading WordNet's files, and refusing others."""
 
-from __future__ import annotations
-
 import pytest
 from archive_forms import zip_bytes
 from naive_wordnet import LICENCE, open_with_nltk, toy_files

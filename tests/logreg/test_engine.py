@@ -1,7 +1,5 @@
 """The engine against the loop of the original toolkit (``torch.optim.SGD``) and scikit-learn."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import math

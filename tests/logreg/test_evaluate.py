@@ -1,7 +1,5 @@
 """Networks and features in a notebook: the numbers of the scripts."""
 
-from __future__ import annotations
-
 import functools
 import json
 

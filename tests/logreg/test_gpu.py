@@ -1,7 +1,5 @@
 """The engine on a GPU. The tests share shapes, because each is compiled once per precision, for seconds."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

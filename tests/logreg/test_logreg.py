@@ -1,7 +1,5 @@
 """logreg.py: its files, what it skips, refuses and continues, groups of seeds."""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle

@@ -1,7 +1,5 @@
 """The protocol: search as in Optuna's own loop, rows and seeds, the original toolkit on real features."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import math

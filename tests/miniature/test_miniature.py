@@ -1,7 +1,5 @@
 """The miniature: images that follow WordNet, one small network, one check of the known answer."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

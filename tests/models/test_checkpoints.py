@@ -1,7 +1,5 @@
 """Files of weights: the usual wrappings load, broken, foreign and hostile ones end in one clear line."""
 
-from __future__ import annotations
-
 import contextlib
 import pickle
 import zipfile

@@ -1,7 +1,5 @@
 """Downloads, from a small HTTP server on the loopback interface that cuts, lies and fails on demand."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import hashlib

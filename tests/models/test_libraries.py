@@ -1,7 +1,5 @@
 """Models of timm, torchvision, open_clip and transformers by name: the libraries' own features."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

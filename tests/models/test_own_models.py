@@ -1,7 +1,5 @@
 """Models of a user's own: what loaders may return, and models.yaml."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

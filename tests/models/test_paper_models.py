@@ -1,7 +1,5 @@
 """The models of the paper: rows, features of synthetic files in the authors' layouts, the command."""
 
-from __future__ import annotations
-
 import hollow
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Figures: what is drawn, from which numbers, and their files."""
 
-from __future__ import annotations
-
 import pandas as pd
 import pytest
 from benchmark_runs import RESNET50, write_run, write_study

@@ -1,7 +1,5 @@
 """The print_results command: what it prints, in which form, what it warns about, how it fails."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

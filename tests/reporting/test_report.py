@@ -1,7 +1,5 @@
 """The HTML page: its facts, what of files reaches it, and what it replaces."""
 
-from __future__ import annotations
-
 import html
 import json
 import re

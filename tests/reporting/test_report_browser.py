@@ -1,7 +1,5 @@
 """The report in a real browser: Debian's Chromium, headless."""
 
-from __future__ import annotations
-
 import html
 import json
 import os

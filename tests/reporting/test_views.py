@@ -1,7 +1,5 @@
 """Tables of other experiments, a view and a metric of one's own, and the table in a notebook."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import re

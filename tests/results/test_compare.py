@@ -1,7 +1,5 @@
 """Views as numbers: ranks, changes, differences with verdicts, numbers beside the published ones."""
 
-from __future__ import annotations
-
 import math
 import statistics
 

@@ -1,7 +1,5 @@
 """The long table: means over seeds, what is averaged and what is not, order."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from frames import means_of, rows, stated

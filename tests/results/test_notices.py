@@ -1,7 +1,5 @@
 """Checks: what each of them finds, and the command that repairs it."""
 
-from __future__ import annotations
-
 import json
 import shlex
 

@@ -1,7 +1,5 @@
 """The published numbers in the package are those of the papers, and tables show them to the digit."""
 
-from __future__ import annotations
-
 import csv
 import re
 

@@ -1,7 +1,5 @@
 """Reading result folders: both toolkits' layouts, what counts, and what is only reported."""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle

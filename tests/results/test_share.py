@@ -1,7 +1,5 @@
 """Files of --export and --import, counts per concept: exact round trips, strict reading, honest labels."""
 
-from __future__ import annotations
-
 import base64
 import copy
 import json

@@ -1,7 +1,5 @@
 """Intervals over concepts and seeds: oracles, degenerate counts, coverage and false verdicts."""
 
-from __future__ import annotations
-
 import itertools
 from array import array
 

@@ -1,7 +1,5 @@
 """The command line of all scripts: KEY VALUE pairs, None, errors in one line."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

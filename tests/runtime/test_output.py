@@ -1,7 +1,5 @@
 """One life of an output: absent, done, skipped, refused, overwritten, killed, resumed, raced for."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

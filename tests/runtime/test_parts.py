@@ -1,7 +1,5 @@
 """Signals that wait for the end of a unit, files that are whole or absent, memory, device, ranks, seeds."""
 
-from __future__ import annotations
-
 import os
 import signal
 

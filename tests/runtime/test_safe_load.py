@@ -1,7 +1,5 @@
 """Reading files from strangers: everything data need is read as numpy reads it, nothing else happens."""
 
-from __future__ import annotations
-
 import argparse
 import collections
 import copyreg

@@ -1,7 +1,5 @@
 """Studies on one machine: order, failures, GPUs, memory, signals; and whole studies by study.sh."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -100,7 +98,8 @@ def test_study_fails_once_is_repaired_and_finds_a_new_checkpoint(study, workshop
 @pytest.mark.slow
 @pytest.mark.parametrize(("sent", "code"), [(signal.SIGUSR1, 75), (signal.SIGINT, 130), (signal.SIGKILL, -9)])
 def test_tasks_save_and_end_with_the_study_however_it_ends(study, workshop, sent, code):
-    pace(workshop).write_text("0.3")
+    seconds = pace(workshop)
+    seconds.write_text("0.3")
     process = study.start("n_processes=1")
     wait_for(lambda: " to do, on cpu" in study.log(1))
     process.send_signal(sent)
@@ -109,6 +108,7 @@ def test_tasks_save_and_end_with_the_study_however_it_ends(study, workshop, sent
     wait_for(lambda: "ended by SIGTERM" in study.log(1))
     if code == 75:
         assert "0 of 4 tasks had ended; the same command continues" in errors
+        seconds.write_text("0")
         assert study.run()[0] == 0 and len(study.outputs()) == 2 + 4 + 3 * 4
 
 

@@ -1,7 +1,5 @@
 """A study does not take results of another network or of other settings for its own."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import json

@@ -1,7 +1,5 @@
 """Studies on a real SLURM of one node (``local_slurm.py``): the outputs are always those of a study here."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 from pathlib import Path

@@ -1,7 +1,5 @@
 """From missing outputs to the list of tasks, and to the commands of SLURM, here programs that note words."""
 
-from __future__ import annotations
-
 import multiprocessing
 from pathlib import Path
 

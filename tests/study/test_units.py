@@ -1,7 +1,5 @@
 """States of outputs, read from folders alone, and the table of ``status``."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import time

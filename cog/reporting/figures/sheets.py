@@ -1,7 +1,5 @@
 """Figures of results: functions from means to a sheet, None without such numbers."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from typing import Any

@@ -5,8 +5,6 @@ Figs. 3 and 4); :mod:`cog.results.published` has both as facts. Line styles per 
 which groups look alike in print without color. Curves of the user's models are thick, with hollow markers.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -10,8 +10,6 @@
   features, which are in Table 2) and 6 (clustering).
 """
 
-from __future__ import annotations
-
 import csv
 import functools
 import importlib.resources
