@@ -24,6 +24,7 @@ from cog.reporting.figures import search
 from cog.results import notices, published
 from cog.results.frame import LOGREG, RUNS, average, dataset_label, shots_label
 from cog.results.read import Results
+from cog.results.records import mapping
 from cog.runtime import files
 
 #: The figure of the first screen, its substitute for many own models, and the other figures of the page.
@@ -288,6 +289,7 @@ def _made(runs: pd.DataFrame, features: list[dict[str, Any]]) -> dict[str, str]:
     entries: dict[str, Iterable[Any]] = {
         "checkpoint": [str(made.get("checkpoint_sha256") or "")[:12] for made in features],
         "features": [made.get("precision") for made in features],
+        "image size": [mapping(made.get("preprocessing")).get("size") for made in features],
         "pretraining": [made.get("pretraining") for made in features],
         "classifier precision": [run["precision"] for run in details],
         "device": [run["device"] for run in details],

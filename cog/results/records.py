@@ -109,6 +109,8 @@ def _final(record: Mapping[str, Any], place: Place) -> tuple[str, dict[str, floa
         said = record.get(key, expected or 0)
         if whole(said) is None or expected not in (None, said):
             raise CogError(f"{RESULTS_FILE} says {key} {said!r}, the folder's name {expected}")
+    if place.dataset and record.get("dataset") not in (None, place.dataset):
+        raise CogError(f"{RESULTS_FILE} is of data set {record['dataset']!r}, the folder of {place.dataset}")
     folder = final.get("folder")
     if not isinstance(folder, str) or re.fullmatch(r"final[A-Za-z0-9._+-]*", folder) is None:
         raise CogError(f"{RESULTS_FILE} names the final folder {folder!r}, expected final-*")

@@ -103,6 +103,7 @@ DAMAGED, NAN = {"correct_per_class": "MDIA", "images_per_class": 50}, float("nan
         ("results.json", GOOD | {"status": "running"}, "status 'running'"),
         ("results.json", GOOD | {"seed": 37}, "says seed 37"),
         ("results.json", GOOD | {"n_shot": 4}, "says n_shot 4"),
+        ("results.json", GOOD | {"dataset": "cog_l4"}, "is of data set 'cog_l4', the folder of "),
         ("results.json", GOOD | {"final": 3}, "no entry 'final'"),
         ("results.json", GOOD | {"final": {**FINAL, "folder": "../../elsewhere"}}, "names the final folder"),
         ("results.json", GOOD | {"final": {**FINAL, "test_top1": NAN}}, "test_top1 is nan"),
