@@ -27,9 +27,9 @@ from cog.results.read import Results
 from cog.results.records import mapping
 from cog.runtime import files
 
-#: The figure of the first screen, its substitute for many own models, and the other figures of the page.
-_LEAD, _LEAD_OF_MANY = "levels", "fig3"
-_PICTURES = ("fewshot", "fig3", "drop", "v1_fig8", "v1_fig9", "v1_fig10", "mlp", "fig6", "knn")
+#: The first figure, its substitute without own models, and the figures that the page leaves out.
+_LEAD, _LEAD_OF_PUBLISHED = "levels", "fig3"
+_LEFT_OUT = ("fig4", "fig10", "fig11", "v1_fig5")
 
 # With more own models than this, other figures than the first one are crowded and large.
 _MANY_MODELS = 8
@@ -251,8 +251,9 @@ def _tables(view: pd.DataFrame) -> tuple[list[Table], list[str]]:
 def _pictures(means: pd.DataFrame, scores: pd.DataFrame) -> tuple[Any, list[Any], list[Any]]:
     """Return the first figure, the others, and the searches: source, caption, whether it is wide."""
     own = means.loc[_is_own(means), "model"].nunique()
-    lead = _LEAD if own else _LEAD_OF_MANY
-    wanted = dict.fromkeys([lead, *(_PICTURES if own <= _MANY_MODELS else _PICTURES[:2])])
+    lead = _LEAD if own else _LEAD_OF_PUBLISHED
+    names = [name for name in figures.FIGURES if name not in _LEFT_OUT]
+    wanted = dict.fromkeys([lead, *(names if own <= _MANY_MODELS else names[:3])])
     with figures.drawing():
         pictures = {
             name: (figures.embed(sheet.figure), caption, sheet.figure.get_figwidth() > 6)

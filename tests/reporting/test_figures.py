@@ -5,6 +5,7 @@ import pytest
 from benchmark_runs import RESNET50, write_run, write_study
 
 from cog import constants
+from cog.commands import print_results
 from cog.errors import CogError
 from cog.reporting.figures import draw as figures
 from cog.reporting.figures import style
@@ -103,9 +104,13 @@ def test_a_further_figure_is_one_function(monkeypatch, tmp_path, two):
         sheet.lines(sheet.panels[0][0], shown, over_datasets(shown), ylabel="top-1 (%)")
         return sheet.finish("IN-1K alone.")
 
-    monkeypatch.setattr(figures, "FIGURES", {"in1k": (in1k_only, "IN-1K alone")})
+    every, further = figures.FIGURES, {"in1k": (in1k_only, "IN-1K alone")}
+    monkeypatch.setattr(figures, "FIGURES", further)
     figures.write(average(two), two.iloc[:0], tmp_path)
     assert len(pd.read_csv(tmp_path / "in1k.csv")) == 33
+    monkeypatch.setattr(figures, "FIGURES", every | further)
+    assert print_results.main(["--published", "--report", str(tmp_path / "page.html")]) == 0
+    assert "IN-1K alone" in (tmp_path / "page.html").read_text()
     with pytest.raises(CogError, match="no result to draw"):
         figures.write(average(two.iloc[:0]), two.iloc[:0], tmp_path)
 
