@@ -66,9 +66,10 @@ def plan(args: argparse.Namespace) -> tuple[list[Any], dict[str, CogError]]:
             models.append(Model(choice, choice.config(args.opts)))
         except CogError as error:  # it does not take the others of its pass along
             failed[choice.name] = error
-            logging.getLogger("cog").error("%s: %s", choice.name, error)
     if not models:
         raise next(iter(failed.values()))
+    for name, error in failed.items():
+        logging.getLogger("cog").error("%s: %s", name, error)
     pairs = itertools.product(args.dataset, args.split)
     lists = {pair: flags.image_sources(args).list_images(*pair) for pair in pairs}
     if limit := paths.limit_of(root or ""):
