@@ -29,6 +29,7 @@ MODELS = ("placed_a", "placed_b", "placed_c")
 CONFIGS = {
     "placed_b": "FT_EXTRACT: {PRECISION: bf16, IMAGE_NORM: {MEAN: [0.5, 0.5, 0.5]}}",
     "placed_c": "FT_EXTRACT: {IMAGE_CROP_SIZE: 200}",
+    "wrong_key": "FT_EXTRACT: {SIZE: 200}",
 }
 
 
@@ -161,7 +162,8 @@ def test_a_model_that_fails_does_not_lose_the_others(inputs, expected, tmp_path,
     assert len(list(tmp_path.rglob("X_Y.pth"))) == 2
     state = output.state(place(tmp_path, "placed_b"), "features.json")
     assert state.word == output.FAILED and "no memory left" in state.detail
-    extract(inputs, tmp_path)
+    with pytest.raises(CogError, match="no features of wrong_key: .*SIZE"):
+        extract_features.main(arguments(inputs, tmp_path, models=("wrong_key", *MODELS)))
     assert content(tmp_path) == expected
 
 

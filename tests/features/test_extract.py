@@ -264,14 +264,3 @@ def test_all_inputs_are_checked_first(many, workshop):
         with pytest.raises(CogError, match=message):
             extract_features.main(many(["in1k", second], "test", "train", *more.split()))
         assert tiny.snapshot(workshop.models) == before
-
-
-def test_a_model_that_cannot_be_configured_does_not_take_the_others_along(many, workshop):
-    loader, file = workshop.loader, workshop.root / "models.yaml"
-    lines = (f"tiny_net: {{loader: {loader}:load_my_model}}", f"bad_net: {{loader: {loader}:absent}}")
-    file.write_text("\n".join(lines))
-    words = many(["in1k"], "test", "--models_file", str(file), "--model", "bad_net", "tiny_net")
-    del words[2:4]  # --model_loader
-    with pytest.raises(CogError, match="no features of bad_net: .*absent"):
-        extract_features.main(words)
-    assert (workshop.models / "tiny/net/in1k/features_test").is_dir()
