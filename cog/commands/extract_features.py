@@ -68,8 +68,8 @@ def plan(args: argparse.Namespace) -> tuple[list[Any], dict[str, CogError]]:
             failed[choice.name] = error
     if not models:
         raise next(iter(failed.values()))
-    for name, error in failed.items():
-        logging.getLogger("cog").error("%s: %s", name, error)
+    for name, each in failed.items():
+        logging.getLogger("cog").error("%s: %s", name, each)
     pairs = itertools.product(args.dataset, args.split)
     lists = {pair: flags.image_sources(args).list_images(*pair) for pair in pairs}
     if limit := paths.limit_of(root or ""):
