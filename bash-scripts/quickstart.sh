@@ -56,18 +56,18 @@ step 2 "Build the levels"
         --image_counts "${output_dir}/image_counts.csv" --seen_wnids "${output_dir}/seen_wnids.txt" \
         --discarded_wnids "${output_dir}/discarded_wnids.txt" \
         --n_levels 5 --level_size 24 LEVELS.MIN_IMAGES "$((n_train + n_test))" LEVELS.N_TEST "${n_test}"
-step 3 "Train the network on the seen concepts; at the same time, test the untrained one"
+step 3 "Train the network on the seen concepts; the untrained one is tested beside this and the next step"
 printf '%s: {pretraining: IN-1K}\n' miniature_convnet miniature_random > "${models_file}"
-(trap - INT && exec "${python}" -m cog.miniature train --output_dir "${output_dir}") &
-training=$!
-trap 'kill "${training}" 2> /dev/null || true' EXIT
-untrained extract_features.py --split train test ${extraction}
-untrained logreg.py --seeds ${seeds} CLF.N_TRIALS "${n_trials}"
-wait "${training}" || exit $?
-trap - EXIT
+(trap - INT && untrained extract_features.py --split train test ${extraction} &&
+    untrained logreg.py --seeds ${seeds} CLF.N_TRIALS "${n_trials}") &
+beside=$!
+trap 'kill "${beside}" 2> /dev/null || true' EXIT
+run "${python}" -m cog.miniature train --output_dir "${output_dir}"
 step 4 "Test the trained network: its features, and classifiers on all images and on ${shots} per concept"
 run "${python}" -m cog study --log_dir "${output_dir}/logs" --model miniature_convnet --n_shot 0 ${shots//,/ } \
     --seeds ${seeds} --n_processes "${n_jobs}" CLF.N_TRIALS "${n_trials}" ${extraction} > "${output_dir}/logs/study.txt"
+wait "${beside}" || exit $?
+trap - EXIT
 step 5 "Compare the results with the known answer"
 report="${output_dir}/report.html"
 run "${python}" print_results.py --models_root_dir "${models_root_dir}" --seeds ${seeds} --report "${report}" --overwrite

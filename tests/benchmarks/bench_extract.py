@@ -41,8 +41,13 @@ LOADERS = """
 import torch, torchvision
 
 
+class Cheap(torch.nn.Linear):
+    def forward(self, x):
+        return super().forward(x[:, :, ::16, ::16].flatten(1))
+
+
 def cheap(args):
-    return torch.nn.Sequential(torch.nn.AvgPool2d(16), torch.nn.Flatten(), torch.nn.Linear(588, 512)), None
+    return Cheap(588, 512), None
 
 
 def resnet50(args):
