@@ -4,13 +4,15 @@ import json
 from pathlib import Path
 
 import numpy as np
+import open_clip
 import pytest
 import timm
 import torch
 import torchvision
+import transformers
 from hostile import Payload
 from huggingface_hub.errors import LocalEntryNotFoundError
-from marks import first_quick, later
+from marks import first_quick
 from PIL import Image
 from random_networks import randomize
 
@@ -20,8 +22,6 @@ from cog.errors import CogError
 from cog.models import libraries
 from cog.models.choice import find_model
 from cog.models.networks import T2TViT
-
-open_clip, transformers = later("open_clip"), later("transformers")
 
 #: Name and side of the images; those of torchvision also with the classifier. The first are quick.
 NETWORKS = """

@@ -99,7 +99,7 @@ def test_study_fails_once_is_repaired_and_finds_a_new_checkpoint(study, workshop
 @pytest.mark.parametrize(("sent", "code"), [(signal.SIGUSR1, 75), (signal.SIGINT, 130), (signal.SIGKILL, -9)])
 def test_tasks_save_and_end_with_the_study_however_it_ends(study, workshop, sent, code):
     seconds = pace(workshop)
-    seconds.write_text("0.3")
+    seconds.write_text("0.1")
     process = study.start("n_processes=1")
     wait_for(lambda: " to do, on cpu" in study.log(1))
     process.send_signal(sent)
