@@ -6,6 +6,7 @@
 import argparse
 import itertools
 import logging
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -89,6 +90,9 @@ def plan(args: argparse.Namespace) -> tuple[list[Any], dict[str, CogError]]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the script and return its exit code."""
     args, rank = parse_args(argv), this_rank()
+    # Before torch is imported: its threads wait in a loop, which takes the processors from decoding. With
+    # three small networks in one pass, 384 instead of 244 images/s on 2 processors.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     if rank.number:  # all say the same
         logging.getLogger("cog").setLevel(logging.ERROR)
     with signals.deferred():
