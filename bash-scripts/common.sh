@@ -7,8 +7,8 @@ set -f           # patterns such as deit_* name models, not files in the current
 unset CDPATH     # with it, cd prints the folder
 
 repository="$(dirname "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")")" # also through symbolic links
-# "python -P -m cog" does not take a folder "cog" of the current folder for the package.
-export PYTHONPATH="${repository}${PYTHONPATH:+:${PYTHONPATH}}"            # on clusters, packages come from others
+# On clusters, packages come from folders that are there. "python -P" takes none from the current folder.
+export PYTHONPATH="${repository}${PYTHONPATH:+:${PYTHONPATH}}"
 
 # COG_PYTHON, else that of an activated environment, else that of the environment of quickstart.sh.
 python="${COG_PYTHON:-python}"

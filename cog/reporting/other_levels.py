@@ -23,10 +23,9 @@ def compare(top1: pd.Series) -> tuple[pd.DataFrame, float]:
     drawn = found.loc[found["kind"].str.fullmatch(r"random\d*", na=False), "top1"]
     table = found.drop(drawn.index).pivot_table(index="kind", columns="level", values="top1")
     table = table.loc[sorted(table.index, key=lambda kind: (kind != "cog", kind))].rename(index=_LABELS)
-    interval = 0.0
     if len(drawn):
         table.loc[f"{len(drawn)} random draws"] = drawn.mean()
-        interval = float(stats.t.ppf(0.975, len(drawn) - 1) * drawn.sem()) if len(drawn) > 1 else 0.0
+    interval = float(stats.t.ppf(0.975, len(drawn) - 1) * drawn.sem()) if len(drawn) > 1 else 0.0
     if constants.IN1K in top1:
         table.insert(0, "IN-1K", top1[constants.IN1K])
     return table.rename_axis(index=None, columns=None), interval
