@@ -47,7 +47,7 @@ echo "Images of 144 WordNet concepts are drawn; those close in WordNet look alik
 120 others form five levels by falling similarity to these. It should be best on what it has seen, worse from level 1
 to 5, and far above the same network left untrained. All is written to ${output_dir}, in a few minutes on 2 processors."
 step 1 "Draw the images"
-run "${python}" -m cog.miniature make --output_dir "${output_dir}" --seed "${world_seed}" \
+run "${python}" -m cog miniature make --output_dir "${output_dir}" --seed "${world_seed}" \
     --n_train "${n_train}" --n_test "${n_test}"
 step 2 "Build the levels"
 : > "${output_dir}/discarded_wnids.txt" # the paper's list is about photographs
@@ -62,7 +62,7 @@ printf '%s: {pretraining: IN-1K}\n' miniature_convnet miniature_random > "${mode
     untrained logreg.py --seeds ${seeds} CLF.N_TRIALS "${n_trials}") &
 beside=$!
 trap 'kill "${beside}" 2> /dev/null || true' EXIT
-run "${python}" -m cog.miniature train --output_dir "${output_dir}"
+run "${python}" -m cog miniature train --output_dir "${output_dir}"
 step 4 "Test the trained network: its features, and classifiers on all images and on ${shots} per concept"
 run "${python}" -m cog study --log_dir "${output_dir}/logs" --model miniature_convnet --n_shot 0 ${shots//,/ } \
     --seeds ${seeds} --n_processes "${n_jobs}" CLF.N_TRIALS "${n_trials}" ${extraction} > "${output_dir}/logs/study.txt"
@@ -71,7 +71,7 @@ trap - EXIT
 step 5 "Compare the results with the known answer"
 report="${output_dir}/report.html"
 run "${python}" print_results.py --models_root_dir "${models_root_dir}" --seeds ${seeds} --report "${report}" --overwrite
-"${python}" -m cog.miniature check --output_dir "${output_dir}" ||
+"${python}" -m cog miniature check --output_dir "${output_dir}" ||
     die "the results are not what they must be (see above); please report this with the folder ${output_dir}/logs"
 echo "Done in ${SECONDS} s. Open ${report} in a browser, and ${output_dir}/overview.png: all concepts in one picture."
 [[ ! -f "${python%/*}/activate" ]] || echo "The environment of this quickstart: source ${python%/*}/activate"

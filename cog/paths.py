@@ -12,6 +12,7 @@
 without checkpoints; other commands are given that root.
 """
 
+import functools
 import os
 import re
 from dataclasses import dataclass
@@ -108,3 +109,15 @@ def parse_seed_folder(folder: str) -> int | None:
     """Return the seed of a seed folder in either spelling, or None."""
     match = re.fullmatch(r"seed[-_]([0-9]+)", folder)
     return int(match[1]) if match else None
+
+
+def require_file(path: str | os.PathLike[str], flag: str, kind: str = "file") -> Path:
+    """Return ``path`` when it is a readable file, or "folder"; else a CogError names ``flag``."""
+    path = Path(path)
+    if not (path.is_dir() if kind == "folder" else path.is_file()):
+        found = "is a folder" if path.is_dir() else "is a file" if path.exists() else "does not exist"
+        raise CogError(f"{flag} {path} {found}, expected a {kind}")
+    return path
+
+
+require_dir = functools.partial(require_file, kind="folder")

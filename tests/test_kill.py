@@ -95,12 +95,12 @@ def commands(work: Path) -> dict[str, Command]:
         "LEVELS.N_TEST 2 LEVELS.MAX_TRAIN 5",
         "fine-tuning": f"finetune --model tiny_net --output_dir {{out}}/tuned {of_images} "
         "FINETUNE.N_EPOCHS 3 FINETUNE.BATCH_SIZE 24",
-        "analysis": f"analyze_features {pair} --analysis kmeans --output_dir {{out}}/clusters "
+        "analysis": f"analyze_features {of_model} --analysis kmeans "
         "ANALYSIS.KMEANS_SEEDS [1,2] ANALYSIS.KMEANS_K 7",
         "study": f"study --model tiny_net --models_root_dir {{out}} --log_dir {work}/logs {of_images} "
         f"--seeds 22 --n_shot 2 {training} 2",
     }
-    return {name: Command(argv, in_root if name == "seeds and shots" else {}) for name, argv in argvs.items()}
+    return {name: Command(argv, in_root if of_model in argv else {}) for name, argv in argvs.items()}
 
 
 def count_operations(out: Path, act: Act) -> None:

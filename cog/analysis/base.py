@@ -18,11 +18,10 @@ from yacs.config import CfgNode
 
 import cog.analysis
 from cog import constants
-from cog.errors import CogError
 from cog.features import feature_files
 from cog.features.feature_files import FeatureSet
 from cog.features.folder import identify_input, no_features, require_one_network
-from cog.paths import ModelDir, features_file
+from cog.paths import ModelDir
 from cog.results import analysis_records
 from cog.results.analysis_records import AnalysisRecord, Number
 from cog.runtime import log, signals
@@ -40,10 +39,8 @@ BLOCK = 4096
 class AnalysisInput:
     """One model on one data set, the input of an analysis; and what it tells beside its numbers."""
 
-    model: str | None  # None with the user's own feature folders, as the next two
-    dataset: str | None
-    model_dir: ModelDir | None
-    folders: Mapping[str, Path]  # folder or file of the features of each split
+    model_dir: ModelDir
+    dataset: str
     cfg: CfgNode
     flags: Mapping[str, Any]  # of the command, such as trained_on
     device: torch.device
@@ -54,9 +51,7 @@ class AnalysisInput:
 
     def file(self, split: str) -> Path:
         """Return the ``X_Y.pth`` of a split; a CogError if it does not exist."""
-        if split not in self.folders:
-            raise CogError(f"no {split} features: give --{split}_features_dir")
-        file = features_file(self.folders[split])
+        file = self.model_dir.features_file(self.dataset, split)
         if not file.is_file():
             raise no_features(file, split)
         return file
@@ -110,8 +105,7 @@ class AnalysisInput:
     @property
     def label(self) -> str:
         """Prefix of log lines: model and data set."""
-        words = " ".join(word for word in (self.model, self.dataset) if word)
-        return f"[{words}] " if words else ""
+        return f"[{self.model_dir.model} {self.dataset}] "
 
 
 class Analysis(NamedTuple):
@@ -148,16 +142,14 @@ def load_all() -> dict[str, Analysis]:
     return dict(sorted(ANALYSES.items()))
 
 
-def run(
-    analyses: Sequence[Analysis], inputs: Sequence[tuple[AnalysisInput, Path]], *, overwrite: bool
-) -> None:
+def run(analyses: Sequence[Analysis], inputs: Sequence[AnalysisInput], *, overwrite: bool) -> None:
     """Compute results that are missing, and publish and print each as soon as it is finished.
 
-    All ``inputs``, each a data set and the parent of its folders ``analysis_<name>``, and output folders are
-    checked before. A missing input, a folder with another result and an analysis that fails are a CogError.
+    All inputs and output folders are checked before. A missing input, a folder with another result and an
+    analysis that fails are a CogError.
     """
     todo: list[tuple[AnalysisInput, list[tuple[Analysis, Output, str]]]] = []
-    for data, path in inputs:
+    for data in inputs:
         todo.append((data, []))
         for each in analyses:
             suffix, identity = each.inputs(data) if each.inputs else ("", {})
@@ -165,16 +157,17 @@ def run(
                 require_one_network(*map(data.file, each.splits))
             identity |= {key: data.cfg.ANALYSIS[key] for key in each.keys}
             identity |= {f"{split}_features": identify_input(data.file(split)) for split in each.splits}
-            output = Output(path / f"analysis_{each.name}{suffix}", plain(identity))
+            folder = data.model_dir.path / data.dataset / f"analysis_{each.name}{suffix}"
+            output = Output(folder, plain(identity))
             if not output.is_done(overwrite=overwrite):
                 todo[-1][1].append((each, output, each.name + suffix))
     with signals.deferred(), exact_float32():
         for data, tasks in todo:
             for each, output, name in tasks:
-                with output.claimed() as work:
-                    if work.published:  # another process has computed this result in the meantime
+                with output.claimed():
+                    if output.is_published:  # another process has computed this result in the meantime
                         continue
-                    with log.log_file(work.folder / LOG_FILE), work.publish() as stage:
+                    with log.log_file(output.work / LOG_FILE), output.publish() as stage:
                         values = _compute(each, data, output, name, stage)
                 shown = (f"{key} {'undefined' if n is None else f'{n:.4g}'}" for key, n in values.items())
                 print(f"{data.label}{name}: {'  '.join(shown)}  ({output.path})", flush=True)
@@ -189,6 +182,6 @@ def _compute(
     about: dict[str, Any] = {"device": str(data.device), "seconds": round(time.monotonic() - start, 3)}
     about |= {"finished": log.now(), "versions": log.versions(("torch", "numpy", "scikit-learn", "scipy"))}
     about |= {"per_seed": plain(data.per_seed), "seeds": list(data.per_seed), "details": plain(data.details)}
-    record = AnalysisRecord(name, data.model, data.dataset, dict(output.identity), values, **about)
+    record = AnalysisRecord(name, data.model_dir.model, data.dataset, dict(output.identity), values, **about)
     analysis_records.write(stage, record)
     return values

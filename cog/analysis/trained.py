@@ -25,7 +25,7 @@ from cog.errors import CogError
 from cog.features.feature_files import open_file, unit_rows
 from cog.features.folder import identify_input, network_differences, read_image_paths, read_record
 from cog.levels.wordnet import NounGraph, optional_wordnet
-from cog.paths import evaluation_folder
+from cog.paths import evaluation_folder, require_file
 from cog.results.analysis_records import Number
 from cog.results.records import load_record
 from cog.results.runs import read_folder
@@ -66,16 +66,14 @@ def evaluation(data: AnalysisInput) -> tuple[str, str]:
     return name, name.removeprefix("eval").removeprefix("_logreg")
 
 
-def find_runs(data: AnalysisInput, dataset: str | None) -> list[Any]:
+def find_runs(data: AnalysisInput, dataset: str) -> list[Any]:
     """Return the complete runs of the model on a data set, by seed; none that can be read are a CogError."""
-    if data.model_dir is None or dataset is None:
-        raise CogError("analyses of classifiers need --models_root_dir, --model and --dataset")
     folder = data.model_dir.path / dataset / evaluation(data)[0]
     found = read_folder(folder) if folder.is_dir() else None
     for skipped in found.skipped if found else ():
         logger.warning("%s is left out: %s", skipped.path, skipped.reason)
     if not found or not found.runs:
-        command = f"logreg.py --model {data.model} --dataset {dataset}"
+        command = f"logreg.py --model {data.model_dir.model} --dataset {dataset}"
         raise CogError(f"no classifiers in {folder}; run {command} first, or check EVAL.NAME and CLF.N_SHOT")
     return found.runs
 
@@ -121,7 +119,7 @@ def _concepts_inputs(data: AnalysisInput) -> tuple[str, dict[str, Any]]:
     runs = find_runs(data, data.dataset)
     return suffix, {
         "evaluation": folder,
-        "levels_csv_sha256": None if file is None else files.sha256(files.require_file(file, "--levels_csv")),
+        "levels_csv_sha256": None if file is None else files.sha256(require_file(file, "--levels_csv")),
         "runs": {str(run.seed): [run.details["finished"], run.value] for run in runs},
     }
 
@@ -226,7 +224,6 @@ def confident(data: AnalysisInput) -> dict[str, Number]:
     table = pd.concat(found).sort_values(["log_odds", "row"], ascending=[False, True])
     table["n_seeds"] = table.groupby("row")["row"].transform("size")
     table = table.drop_duplicates("row")
-    assert data.model_dir is not None
     tried = [data.model_dir.features_file(trained_on, split) for split in ("test", "train")]
     own_file = next((file for file in tried if file.is_file()), None)
     names = class_names(own_file, trained_on, n_classes)

@@ -44,12 +44,12 @@ COMMANDS = {
 
 def module_of(name: str) -> str:
     """Return the module whose ``main`` runs a command."""
-    return "cog.miniature.__main__" if name == "miniature" else f"cog.commands.{name}"
+    return "cog.miniature.command" if name == "miniature" else f"cog.commands.{name}"
 
 
 def cli(name: str = "") -> NoReturn:
     """Run a command and exit; by default the one that the started script is named after, ``cog-logreg``."""
-    from cog.runtime import cli
+    from cog.commands import start
 
     name = name or Path(sys.argv[0]).stem.removeprefix("cog-").replace("-", "_")
-    cli.run(importlib.import_module(module_of(name)).main)
+    start.run(importlib.import_module(module_of(name)).main)

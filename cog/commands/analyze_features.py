@@ -4,16 +4,12 @@ Every result is a record <dataset>/analysis_<name>/results.json that print_resul
 sets and analyses one process does all of them; the features of each data set are read once.
 """
 
-import argparse
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
-from cog import config, constants
+from cog import config
 from cog.commands import flags
 from cog.errors import CogError
-from cog.paths import ModelDir
-from cog.runtime import files
+from cog.paths import ModelDir, require_dir
 
 EXAMPLES = (
     "--models_root_dir /models --model sup_resnet50 --dataset in1k cog_l5",
@@ -34,10 +30,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--analysis", action=flags.Several, default=[_ALL], metavar="NAME", help=_HELP)
     add("--trained_on", metavar="DATASET", help="data set whose classifiers are applied (confident)")
     add("--levels_csv", metavar="FILE", help="levels.csv of build_levels.py (concepts)")
-    of_one = ("train_features_dir", "test_features_dir", "output_dir")
-    flags.add(parser, "models_root_dir", "model", "dataset", *of_one, "device", "overwrite")
+    flags.add(parser, "models_root_dir", "model", "dataset", required=True)
+    flags.add(parser, "device", "overwrite")
     args = parser.parse_args(argv)
     from cog.analysis import base  # imports torch
+    from cog.runtime.device import resolve_device
 
     known = base.load_all()
     for name in args.analysis:
@@ -48,28 +45,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     for flag, name in (("trained_on", "confident"), ("levels_csv", "concepts")):
         if getattr(args, flag) is not None and name not in wanted:
             raise CogError(f"--{flag} is for --analysis {name} and has no effect here; leave it out")
-    inputs = [_input(one) for one in flags.each(args, "model", "dataset", of_one=of_one)]
+    root, device = require_dir(args.models_root_dir, "--models_root_dir"), resolve_device(args.device)
+    inputs = []
+    for one in flags.each(args, "model", "dataset"):
+        cfg = config.get_cfg(model_name=one.model, opts=args.opts)
+        inputs.append(base.AnalysisInput(ModelDir(root, one.model), one.dataset, cfg, vars(args), device))
     base.run([known[name] for name in wanted], inputs, overwrite=args.overwrite)
     return 0
-
-
-def _input(args: argparse.Namespace) -> tuple[Any, Path]:
-    """Return a model on a data set, and the parent of the folders of its results."""
-    from cog.analysis.base import AnalysisInput
-    from cog.runtime.device import resolve_device
-
-    cfg = config.get_cfg(model_name=args.model, opts=args.opts)
-    given = {split: getattr(args, f"{split}_features_dir") for split in constants.SPLITS}
-    folders = {split: Path(path) for split, path in given.items() if path is not None}
-    model_dir, output = None, args.output_dir
-    if args.models_root_dir is not None and args.model is not None:
-        model_dir = ModelDir(files.require_dir(args.models_root_dir, "--models_root_dir"), args.model)
-    if args.dataset is not None and model_dir is not None:
-        usual = {split: model_dir.features(args.dataset, split) for split in given}
-        folders, output = folders or usual, output or usual["train"].parent
-    if not folders:
-        raise CogError("no features: give --models_root_dir with --model and --dataset, or their folders")
-    if output is None:
-        raise CogError("nowhere to write: give --output_dir")
-    device = resolve_device(args.device)
-    return AnalysisInput(args.model, args.dataset, model_dir, folders, cfg, vars(args), device), Path(output)

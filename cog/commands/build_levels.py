@@ -17,6 +17,7 @@ from cog import config, constants
 from cog.commands import flags
 from cog.data.wnids import IN1K_LIST
 from cog.errors import CogError, some
+from cog.paths import require_dir, require_file
 from cog.runtime import cli as cli_tools
 
 logger = logging.getLogger(__name__)
@@ -151,7 +152,7 @@ def _write(args: argparse.Namespace, cfg: Any, paths: dict[str, Path], parts: An
     record["equal_to_the_published_levels"] = equals_published(levels)
     output = Output(Path(args.output_dir), identity, REPORT, contents=CONTENTS)
     output.is_done(overwrite=args.overwrite)
-    with output.claimed() as work, work.publish() as stage:
+    with output.claimed(), output.publish() as stage:
         level_files.write_levels(stage / constants.LEVELS_FILE, levels)
         if split is not None:
             level_files.write_split(stage / constants.SPLIT_FILE, split)
@@ -168,7 +169,6 @@ def _require_inputs(args: argparse.Namespace) -> dict[str, Path]:
     from cog.levels.build import RANDOM
     from cog.levels.selection import DISCARDED_LIST
     from cog.levels.similarity import MEASURES
-    from cog.runtime import files
 
     if args.imagenet_images_root is None and args.image_counts is None and args.rerank is None:
         raise CogError("nothing to build from: give --imagenet_images_root, --image_counts, or --rerank")
@@ -176,7 +176,7 @@ def _require_inputs(args: argparse.Namespace) -> dict[str, Path]:
         raise CogError(f"{args.output_dir} holds levels; choose another folder or add --overwrite")
     for flag in ("imagenet_images_root", "in1k_images_root"):
         if getattr(args, flag) is not None:
-            files.require_dir(getattr(args, flag), f"--{flag}")
+            require_dir(getattr(args, flag), f"--{flag}")
     given = {"image_counts": args.image_counts, "rerank": args.rerank}
     given["seen_wnids"] = args.seen_wnids or IN1K_LIST
     if args.similarity not in (known := (*MEASURES, RANDOM)):
@@ -184,4 +184,4 @@ def _require_inputs(args: argparse.Namespace) -> dict[str, Path]:
             raise CogError(f"--similarity {args.similarity} is none of {', '.join(known)}, and no file")
         given["similarity"] = args.similarity
     given["discarded_wnids"] = args.discarded_wnids or DISCARDED_LIST
-    return {flag: files.require_file(path, f"--{flag}") for flag, path in given.items() if path is not None}
+    return {flag: require_file(path, f"--{flag}") for flag, path in given.items() if path is not None}

@@ -15,7 +15,7 @@ from cog import constants, paths
 from cog.commands import flags
 from cog.errors import CogError, some
 from cog.runtime import cli as cli_tools
-from cog.runtime import files, signals
+from cog.runtime import signals
 from cog.runtime.memory import this_rank
 
 EXAMPLES = (
@@ -58,7 +58,7 @@ def plan(args: argparse.Namespace) -> tuple[list[Any], dict[str, CogError]]:
     flags.each(args, "model", "dataset", "split", of_one=("output_dir",))
     if output_dir is not None:  # it is made later; what is there already has to be a folder
         path = Path(output_dir).absolute()
-        files.require_dir(next(there for there in (path, *path.parents) if there.exists()), "--output_dir")
+        paths.require_dir(next(there for there in (path, *path.parents) if there.exists()), "--output_dir")
     how = {"checkpoint": args.ckpt_file, "loader": args.model_loader, "models_file": args.models_file}
     choices = [find_model(name, root=root, **how) for name in args.model]
     models, failed = list[Model](), dict[str, CogError]()

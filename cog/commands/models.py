@@ -9,9 +9,8 @@ from cog.errors import CogError
 from cog.models.choice import unknown_model
 from cog.models.paper_models import MODELS, table
 from cog.models.spec import PaperModel
-from cog.paths import ModelDir
+from cog.paths import ModelDir, require_dir
 from cog.runtime import cli as cli_tools
-from cog.runtime import files
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -74,7 +73,7 @@ def _fetch(args: argparse.Namespace) -> int:
 def _check(args: argparse.Namespace) -> int:
     """Verify checkpoints: hash, names and shapes of parameters, a run of the network."""
     models = _chosen(args.models)
-    root = files.require_dir(args.models_root_dir, "<models_root_dir>")
+    root = require_dir(args.models_root_dir, "<models_root_dir>")
     from cog.models import verify
 
     counts = _show(verify.check(models, root))
@@ -84,7 +83,7 @@ def _check(args: argparse.Namespace) -> int:
 def _top1(args: argparse.Namespace) -> int:
     """Measure the ImageNet-1K accuracy of a released classifier."""
     (row,) = _chosen(args.models)
-    images = str(files.require_dir(args.in1k_images_root, "--in1k_images_root"))
+    images = str(require_dir(args.in1k_images_root, "--in1k_images_root"))
     from cog.models import verify
     from cog.models.fetch import require_checkpoint
     from cog.runtime.device import resolve_device

@@ -14,8 +14,7 @@ from cog import config, constants
 from cog.commands import flags, logreg
 from cog.data.level_files import read_levels
 from cog.errors import CogError
-from cog.paths import ModelDir
-from cog.runtime import files
+from cog.paths import ModelDir, require_dir
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -56,9 +55,9 @@ def _group(args: argparse.Namespace) -> list[str]:
     """Group the features by the levels of each kind, beside links to the published ones; return data sets."""
     from cog.features.folder import regroup
 
-    source = ModelDir(files.require_dir(args.models_root_dir, "--models_root_dir"), args.model)
+    source = ModelDir(require_dir(args.models_root_dir, "--models_root_dir"), args.model)
     target = ModelDir(Path(args.output_dir), args.model)
-    given = files.require_dir(args.levels_dir, "--levels_dir")
+    given = require_dir(args.levels_dir, "--levels_dir")
     folders = sorted(path for path in given.iterdir() if (path / constants.LEVELS_FILE).is_file())
     if not folders:
         raise CogError(f"--levels_dir {given} has no folder with a {constants.LEVELS_FILE}")

@@ -16,7 +16,6 @@ from typing import Any
 from cog import config, constants, paths
 from cog.commands import flags
 from cog.errors import CogError, printable, some
-from cog.runtime import files
 from cog.runtime.log import now
 
 logger = logging.getLogger("cog")
@@ -105,7 +104,7 @@ def _read(args: argparse.Namespace, *, everything: bool) -> Any:
     evaluation = config.evaluation_name(cfg)
     if args.logreg_root_dir:
         # The name of the folder, not the configuration, determines the evaluation of its runs.
-        name = files.require_dir(args.logreg_root_dir, "--logreg_root_dir").absolute().name
+        name = paths.require_dir(args.logreg_root_dir, "--logreg_root_dir").absolute().name
         evaluation = (paths.parse_evaluation_folder(name) or (evaluation,))[0]
     in1k = [constants.IN1K] * bool(everything or args.show == "drop")
     models = args.model and [*args.model, *filter(None, [args.relative_to])]

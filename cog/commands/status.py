@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cog.commands import flags
+from cog.paths import require_dir
 from cog.runtime import files
 from cog.study import networks, units
 from cog.study.units import Study
@@ -20,7 +21,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     flags.add(parser, "model", help="names, or patterns such as 'deit_*' (default: those of the study)")
     flags.add(parser, "format")
     args = parser.parse_args(argv)
-    root = Path(os.path.abspath(files.require_dir(args.models_root_dir, "--models_root_dir")))
+    root = Path(os.path.abspath(require_dir(args.models_root_dir, "--models_root_dir")))
     path = root / units.STUDY_FILE
     study = Study(root, ())  # of the protocol
     if path.is_file():

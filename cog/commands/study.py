@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     from cog.models.choice import find_model
 
     root = Path(os.path.abspath(args.models_root_dir))
-    files.require_dir(root.parent if paths.limit_of(root) else root, "--models_root_dir")
+    paths.require_dir(root.parent if paths.limit_of(root) else root, "--models_root_dir")
     log_dir = Path(os.path.abspath(args.log_dir or root / "study-logs"))
     for key, flag in (("EVAL.SEED", "--seeds"), ("CLF.N_SHOT", "--n_shot")):
         if key in args.opts[::2]:

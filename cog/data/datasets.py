@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cog import constants, paths
 from cog.errors import CogError, did_you_mean
-from cog.runtime import files
 
 if TYPE_CHECKING:
     from cog.data.images import ImageList
@@ -115,7 +114,7 @@ class ImageSources:
         for flag in (find(dataset) or OWN).flags:
             if (value := self.values.get(flag)) is None:
                 raise CogError(f"{why or f'--dataset {dataset} needs'} --{flag}")
-            check = files.require_file if flag.endswith("_file") else files.require_dir
+            check = paths.require_file if flag.endswith("_file") else paths.require_dir
             given[flag] = str(check(value, f"--{flag}"))
         return given
 

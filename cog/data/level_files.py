@@ -33,7 +33,8 @@ def read_levels(path: str | os.PathLike[str]) -> Levels:
 
 def write_levels(path: str | os.PathLike[str], levels: Sequence[Sequence[str]]) -> None:
     """Write ``levels``, ids by level, L1 first, as a pickle of a plain list of lists of strings."""
-    files.write_pickle(path, _check_levels(levels, "the levels"))
+    with files.atomic_write(path) as handle:
+        pickle.dump(_check_levels(levels, "the levels"), handle, protocol=4)
 
 
 def _check_levels(levels: Iterable[Any], source: str) -> Levels:

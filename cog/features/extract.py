@@ -125,9 +125,9 @@ class Extractor:
             if isinstance(error, CogError) or is_worker_failure(error):
                 raise
             if memory.is_exhausted(error):
-                doing = f"extracting features of {len(pixels)} images at a time"
-                todo = "" if self.device.type == "cpu" else "lower FT_EXTRACT.BATCH_SIZE"
-                raise memory.explain(error, doing, todo) from error
+                todo = "run this elsewhere" if self.device.type == "cpu" else "lower FT_EXTRACT.BATCH_SIZE"
+                found = f"out of memory with {len(pixels)} images at a time ({first_line(error)[:200]})"
+                raise CogError(f"{found}; {todo}") from error
             if self._format is torch.channels_last and not self._is_checked:
                 # A network that uses x.view(...) cannot work on this layout; the usual one is tried.
                 self._format = torch.contiguous_format

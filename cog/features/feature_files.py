@@ -15,7 +15,7 @@ from cog.constants import FEATURES_FILE, FEATURES_RECORD, IMAGE_PATHS_FILE
 from cog.data.images import sampled_rows
 from cog.errors import CogError, UnsafeFileError
 from cog.paths import features_file
-from cog.runtime import files, seeds
+from cog.runtime import files
 from cog.runtime.safe_load import load_torch
 
 logger = logging.getLogger(__name__)
@@ -60,7 +60,7 @@ def _digests(features: FeatureSet) -> torch.Tensor:
     """Return a number for the bits of the first 64 features of each row that has any but zeros."""
     x = features.x[:, :64].float()
     x = x if features.norms is None else (x / features.norms).float()
-    weights = torch.randint(2**62, (x.shape[1],), generator=seeds.cpu_generator(0))
+    weights = torch.randint(2**62, (x.shape[1],), generator=torch.Generator().manual_seed(0))
     sums = (x.contiguous().view(torch.int32).long() * weights).sum(1)  # whole numbers: in any order
     return sums[sums != 0]
 

@@ -21,7 +21,7 @@ FAILURES_FILE = "failed_images.txt"  # path, reason
 _NETWORK = ("model", "source", "checkpoint_sha256", "loader_sha256", "preprocessing", "pooling")
 
 
-@dataclass(frozen=True)
+@dataclass
 class FeatureOutput(Output):
     """The output of an extraction, which is not there without its ``X_Y.pth``: users may delete that."""
 
@@ -107,9 +107,9 @@ def derive(
     if not output.is_done():
         x, y, paths, facts = compute()
         record = {**made, "n_images": len(x), "n_failed": 0, **facts, "identity": identity}
-        with output.claimed() as work:
-            if not work.published:
-                with work.publish() as stage:
+        with output.claimed():
+            if not output.is_published:
+                with output.publish() as stage:
                     feature_files.write(stage, feature_files.FeatureSet(x, y, name), record, paths)
 
 

@@ -29,7 +29,7 @@ from cog.models.choice import preprocess_of
 from cog.runtime import files, log, memory, signals
 from cog.runtime.device import device_name, resolve_device
 from cog.runtime.memory import Rank
-from cog.runtime.output import FAILURE_FILE, NOTE_FILE, BusyError, Work, differences
+from cog.runtime.output import FAILURE_FILE, NOTE_FILE, BusyError, differences
 from cog.runtime.safe_load import load_torch
 
 logger = logging.getLogger(__name__)
@@ -108,22 +108,23 @@ class Extraction:
     def finish(self, allow_failures: int) -> None:
         """Publish the result if all chunks are there; too many failed images are a FailedImagesError."""
         if not self.missing():
-            with contextlib.suppress(BusyError), self.output.claimed() as work:
-                if not work.published:
-                    self._publish(work, allow_failures)
+            with contextlib.suppress(BusyError), self.output.claimed():
+                if not self.output.is_published:
+                    self._publish(allow_failures)
         if not self.output.has_result(overwrite=True):
             logger.info("%s: other processes, or the same command, do the rest", self.label)
 
-    def _publish(self, work: Work, allow_failures: int) -> None:
+    def _publish(self, allow_failures: int) -> None:
         chunks = {span: load_torch(path, mmap=True) for span, path in self.chunks.items()}
         failures = [failure for chunk in chunks.values() for failure in chunk["failures"]]
         images, n, choice = self.images, len(self.images), self.model.choice
         lines = "".join(f"{images.file(row)}\t{reason}\n" for row, reason in failures)
+        listed = self.output.work / folder.FAILURES_FILE
         if len(failures) > allow_failures or len(failures) == n:
-            files.write_text(work.folder / folder.FAILURES_FILE, lines)
+            files.write_text(listed, lines)
             for span in [span for span, chunk in chunks.items() if chunk["failures"]]:
                 self.chunks[span].unlink()  # the next start reads these images again
-            text = f"could not be decoded (see {work.folder / folder.FAILURES_FILE}); fix them and run again"
+            text = f"could not be decoded (see {listed}); fix them and run again"
             accept = f"or accept the loss with --allow_failures {len(failures)}"
             raise FailedImagesError(f"{len(failures)} of {n} images {text}, {accept}")
         kept = decoded_places((0, n), failures)
@@ -145,7 +146,7 @@ class Extraction:
             "finished": log.now(),
         }
         features = feature_files.FeatureSet(x, y, f"{choice.name}_{images.dataset}_{images.split}")
-        with work.publish() as stage:
+        with self.output.publish() as stage:
             if failures:
                 files.write_text(stage / folder.FAILURES_FILE, lines)
             feature_files.write(stage, features, record, [images.file(row) for row in kept.tolist()])

@@ -72,10 +72,10 @@ def fine_tune(
         return
     with signals.deferred(), contextlib.ExitStack() as stack:
         if rank.number == 0:
-            work = stack.enter_context(result.claimed())
-            if work.published and rank.size == 1:
+            stack.enter_context(result.claimed())
+            if result.is_published and rank.size == 1:
                 return
-            stack.enter_context(log.log_file(work.folder / LOG_FILE))
+            stack.enter_context(log.log_file(result.work / LOG_FILE))
         if rank.size > 1:
             dist.barrier()  # process 0 has removed what does not belong to this run
             logging.getLogger("cog").setLevel(logging.WARNING if rank.number else logging.INFO)
@@ -89,7 +89,7 @@ def fine_tune(
             torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = False, device.type == "cuda"
             done = training.run(splits[0], splits[1], result.work / STATE_FILE)
         if rank.number == 0:
-            with work.publish() as stage:
+            with result.publish() as stage:
                 final = _write(stage, done, training, splits, identity)
             print_accuracies(final, output)
 

@@ -34,7 +34,7 @@ from cog.logreg.settings import Settings
 from cog.logreg.step import Classifiers
 from cog.runtime import memory
 from cog.runtime.device import exact_float32, require_precision
-from cog.runtime.seeds import cpu_generator, torch_seed
+from cog.runtime.seeds import torch_seed
 
 logger = logging.getLogger(__name__)
 
@@ -257,7 +257,7 @@ def _starts(device: torch.device, dim: int, n_classes: int, *seeds: int) -> Laye
 
 def _draw_orders(seeds: list[int], n: int, epochs: range, *, pinned: bool) -> Iterator[Tensor]:
     """Yield the order of the samples of each seed in epochs, int64 ``(S, n)``; earlier ones are drawn."""
-    generators = [cpu_generator(seed) for seed in seeds]
+    generators = [torch.Generator().manual_seed(seed) for seed in seeds]
     with ThreadPoolExecutor(len(generators)) as pool:
         several = pool.map if pinned else map  # a GPU would wait for five orders of a million rows
         for epoch in range(epochs.stop):

@@ -14,7 +14,6 @@ from torch.nn import functional
 from cog.logreg import metrics
 from cog.logreg.features import Features
 from cog.logreg.settings import Settings
-from cog.runtime.seeds import cpu_generator
 
 #: Weight ``(h, d)`` and bias ``(h,)`` of a layer, float32.
 Layer = tuple[Tensor, Tensor]
@@ -25,7 +24,7 @@ def initial_layers(sizes: list[int], seed: int) -> list[Layer]:
 
     The values are those of a ``Sequential`` of ``torch.nn.Linear`` layers after ``torch.manual_seed(seed)``.
     """
-    generator = cpu_generator(seed)
+    generator = torch.Generator().manual_seed(seed)
     layers = []
     for fan_in, fan_out in itertools.pairwise(sizes):
         bound = weight_bound = 1 / math.sqrt(fan_in)

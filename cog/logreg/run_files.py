@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import pickle
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -78,9 +79,9 @@ def write_final(
     top1, top5 = logs["test/top1"][-1], logs["test/top5"][-1]
     final = stage / f"final-lr-{lr}_wd-{wd}"
     final.mkdir()
-    files.write_pickle(final / LOGS_FILE, logs)
+    (final / LOGS_FILE).write_bytes(pickle.dumps(logs, protocol=4))
     # One entry per epoch in the original toolkit (5 GB per full-scale run); here the last epoch's alone.
-    files.write_pickle(final / "preds.pkl", [predictions.numpy().copy()])
+    (final / "preds.pkl").write_bytes(pickle.dumps([predictions.numpy().copy()], protocol=4))
     with files.atomic_write(final / "model.pth") as handle:
         torch.save({"model": collections.OrderedDict(state)}, handle)
     *_, bias = state.values()

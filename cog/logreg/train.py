@@ -24,7 +24,7 @@ from cog.features.folder import identify_input, no_features, require_one_network
 from cog.logreg.run_files import CONTENTS, Run, print_accuracies, write_run
 from cog.logreg.search import read_trials
 from cog.logreg.settings import PACKAGES, from_config
-from cog.paths import ModelDir, check_dataset_name, features_file
+from cog.paths import ModelDir, check_dataset_name, features_file, require_dir
 from cog.runtime import files, log, signals
 from cog.runtime.output import LOG_FILE, Output
 
@@ -66,7 +66,7 @@ def _find_features(args: argparse.Namespace) -> tuple[Path, Path, ModelDir | Non
         check_dataset_name(args.dataset)
     folders, model_dir = [args.train_features_dir, args.test_features_dir], None
     if None not in (args.models_root_dir, args.model, args.dataset):
-        model_dir = ModelDir(files.require_dir(args.models_root_dir, "--models_root_dir"), args.model)
+        model_dir = ModelDir(require_dir(args.models_root_dir, "--models_root_dir"), args.model)
         if folders == [None, None]:
             folders = [model_dir.features(args.dataset, split) for split in constants.SPLITS]
     if None in folders:
@@ -137,19 +137,20 @@ def _do_group(
     from cog.logreg.protocol import run_protocol
 
     with contextlib.ExitStack() as stack:
-        works = [(run, stack.enter_context(run.output.claimed())) for run in wanted]
-        works = [(run, work) for run, work in works if not work.published]  # by another process, just now
-        if not works:
+        for run in wanted:
+            stack.enter_context(run.output.claimed())
+        wanted = [run for run in wanted if not run.output.is_published]  # by another process, just now
+        if not wanted:
             return
-        for _, work in works:
-            stack.enter_context(log.log_file(work.folder / LOG_FILE))
-        folder = works[-1][1].folder
+        for run in wanted:
+            stack.enter_context(log.log_file(run.output.work / LOG_FILE))
+        folder = wanted[-1].output.work
         # A group that was interrupted between the publications of its runs has to be trained as a whole,
         # since last bits depend on what is in lockstep.
         begun = read_trials(folder)[0].get("seeds", [])
         whole = [run for run in group if run.settings.seed in begun]
-        if len(whole) < len(begun) or not {run.settings.seed for run, _ in works} <= {*begun}:
-            whole = [run for run, _ in works]
+        if len(whole) < len(begun) or not {run.settings.seed for run in wanted} <= {*begun}:
+            whole = [*wanted]
         facts: dict[str, Any] = {"device": engine.device.type, "precision": engine.precision}
         facts["threads"] = torch.get_num_threads()  # the last bits depend on it on a CPU
         seeds = facts["lockstep"] = [run.settings.seed for run in whole]
@@ -157,8 +158,8 @@ def _do_group(
         settings = [run.settings for run in whole]
         results = run_protocol(data, settings, engine, folder=folder, print_freq=print_freq)
         by_seed = dict(zip(seeds, results, strict=True))
-        for run, work in works:
-            with work.publish() as stage:
+        for run in wanted:
+            with run.output.publish() as stage:
                 finished = facts | {"finished": log.now()}
                 final = write_run(stage, by_seed[run.settings.seed], data, run, finished)
             print_accuracies(final, run.output.path)

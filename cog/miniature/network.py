@@ -10,6 +10,7 @@ from torch import nn
 
 from cog.data.pixels import IMAGENET_MEAN, IMAGENET_STD, load_rgb
 from cog.errors import os_errors_explained
+from cog.paths import require_dir
 from cog.runtime import files
 
 #: AdamW under a one-cycle schedule, with label smoothing; images are shifted by some pixels and mirrored.
@@ -71,7 +72,7 @@ def train_network(images: Path, ckpt_file: Path, *, n_epochs: int = N_EPOCHS) ->
     """
     if ckpt_file.exists():
         return
-    pictures, paths = [], sorted(files.require_dir(images, "--output_dir").glob("*/*.JPEG"))
+    pictures, paths = [], sorted(require_dir(images, "--output_dir").glob("*/*.JPEG"))
     for path in paths:
         with os_errors_explained(f"cannot read {path}, make the miniature again"):
             pictures.append(np.asarray(load_rgb(path)))

@@ -17,7 +17,7 @@ from cog.models import models_file as own_models
 from cog.models.fetch import checkpoint_files, require_checkpoint, sha256
 from cog.models.paper_models import MODELS
 from cog.models.preprocessing import preprocess_of
-from cog.paths import ModelDir, split_model_name
+from cog.paths import ModelDir, require_dir, require_file, split_model_name
 from cog.runtime import files
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ def find_model(
         file, _, function = loader.rpartition(":")
         if not file.endswith(".py") or not function.isidentifier():
             raise CogError(f"{loader_flag} {loader} is not of the form FILE.py:load_my_model")
-        files.require_file(file, loader_flag)
+        require_file(file, loader_flag)
     elif loader is None and not is_library and source not in MODELS:
         raise unknown_model(source, {*entries} - {name}, f"{models_file}: {name}: " if entry else "")
     path, folder = _files(name, root, checkpoint, loader is not None)
@@ -197,7 +197,7 @@ def _files(
     if root is None:
         return path, path and path.parent
     place = ModelDir(Path(root), name)
-    files.require_dir(place.home.parent.parent, "--models_root_dir")
+    require_dir(place.home.parent.parent, "--models_root_dir")
     if path is not None:
         return path, place.home if of_loader else path.parent
     usual = place.checkpoint, place.checkpoint.with_suffix(".safetensors")

@@ -120,7 +120,7 @@ def _named_tuple(name: Any, fields: Any, *_: Any) -> type:
 
     class Record:
         def __new__(cls, *values: Any) -> Any:
-            return safe_load.mapping(zip(fields, values, strict=True))
+            return dict(zip(fields, values, strict=True))
 
     return Record
 
@@ -135,7 +135,7 @@ def _array(constructor: Any, arguments: Any, state: Any, attributes: Any = None)
 _HAIKU = {
     **{f"dill.{module}._create_namedtuple": _named_tuple for module in ("dill", "_dill")},
     **{f"dill.{module}._create_array": _array for module in ("dill", "_dill")},
-    **{f"haiku._src.data_structures.{name}": safe_load.mapping for name in ("FlatMapping", "frozendict")},
+    **{f"haiku._src.data_structures.{name}": dict for name in ("FlatMapping", "frozendict")},
 }
 
 
@@ -192,7 +192,7 @@ class _ScriptReader(safe_load.Reader):
 
     def build(self, made: Any, state: Any) -> None:
         if isinstance(made, _Module):
-            made.update(safe_load.mapping(state))
+            made.update(state)
         else:
             super().build(made, state)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from cog.errors import CogError, first_line
 from cog.models.spec import PaperModel
-from cog.paths import ModelDir
+from cog.paths import ModelDir, require_file
 from cog.runtime import files
 
 _ATTEMPTS, _RETRY_WAIT_S = 5, 1.0  # without progress; the wait doubles with each
@@ -35,7 +35,7 @@ def checkpoint_files(path: str | os.PathLike[str]) -> list[Path]:
 
 def require_checkpoint(path: str | os.PathLike[str], flag: str) -> list[Path]:
     """Return the files of a checkpoint after a check that all are readable; a CogError names ``flag``."""
-    return [files.require_file(part, flag) for part in checkpoint_files(path) or [Path(path)]]
+    return [require_file(part, flag) for part in checkpoint_files(path) or [Path(path)]]
 
 
 def no_weights(path: Path) -> str:

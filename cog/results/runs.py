@@ -19,7 +19,6 @@ from cog.results.benchmark import data_of
 from cog.results.frame import LOGREG, dataset_key, scores_of
 from cog.results.published import pretraining
 from cog.results.records import Features, Place, sha256, whole
-from cog.runtime import files
 
 #: Reason why a result is not counted that has only a work folder.
 UNFINISHED = "running, interrupted or failed (python -m cog status); the same command continues"
@@ -68,7 +67,7 @@ def find(
     ``eval_logreg-N8/seed_22``). A seed in two folders is ambiguous, and neither counts; nor do runs on other
     features than the others of their evaluation, model and data set.
     """
-    root = files.require_dir(root, "--models_root_dir")
+    root = paths.require_dir(root, "--models_root_dir")
     reader = _Reader(paths.limit_of(root), seeds)
     for model, folder in _model_folders(root, reader.skip):
         if not is_among(model, models):
@@ -93,7 +92,7 @@ def read_folder(folder: str | os.PathLike[str], *, seeds: Collection[int] | None
     Outside the layout, the names of model and data set are empty; a folder of another name has the shots that
     its runs record.
     """
-    path = Path(os.path.abspath(files.require_dir(folder, "--logreg_root_dir")))
+    path = Path(os.path.abspath(paths.require_dir(folder, "--logreg_root_dir")))
     parts, parsed = path.parts[-4:], paths.parse_evaluation_folder(path.name)
     is_model = len(parts) == 4 and "_" not in parts[0] and constants.is_model_name("_".join(parts[:2]))
     model, dataset = ("_".join(parts[:2]), parts[2]) if parsed and is_model else ("", "")

@@ -28,6 +28,7 @@ import pandas as pd
 import cog
 from cog import constants
 from cog.errors import CogError, printable
+from cog.paths import require_file
 from cog.results import concept_counts, published
 from cog.results.frame import BENCHMARK, PLACE, RUNS, SCORES, UNKNOWN, is_classifier, scores_of
 from cog.results.records import number, sha256, whole
@@ -107,7 +108,7 @@ def write(path: str | os.PathLike[str], scores: pd.DataFrame, *, label: str | No
 
 def load(path: str | os.PathLike[str]) -> pd.DataFrame:
     """Return the rows of a file, after checks; ``source`` is that of the row, of the file, or its name."""
-    path = files.require_file(path, "--import")
+    path = require_file(path, "--import")
     content = files.read_object(path, largest=_LARGEST)
     if (content.get("format"), content.get("version")) != (FORMAT, VERSION):
         expected = f'expected "format": "{FORMAT}", "version": {VERSION}'

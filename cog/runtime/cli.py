@@ -1,19 +1,15 @@
-"""Common parts of the scripts: flag types, ``KEY VALUE`` options, and errors in one line."""
+"""The command lines of the scripts: flags, their types, and ``KEY VALUE`` options."""
 
 import argparse
-import logging
 import os
 import re
 import sys
-import traceback
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from cog import __version__
 from cog.constants import is_unset
-from cog.errors import CogError, did_you_mean, printable
-from cog.runtime import memory, signals
-from cog.runtime.log import set_up_logging
+from cog.errors import did_you_mean, printable
 
 _CONFIG_KEY = re.compile(r"[A-Z][A-Z0-9_]*(\.[A-Z][A-Z0-9_]*)+")
 
@@ -83,45 +79,3 @@ def whole_number(minimum: int) -> Callable[[str], int]:
         return int(text)
 
     return parse
-
-
-def run(main: Callable[[Sequence[str] | None], int | None], argv: Sequence[str] | None = None) -> NoReturn:
-    """Run the ``main`` of a script and exit: with code 0, or that of an error after its one line."""
-    set_up_logging()
-    logger = logging.getLogger("cog")
-    if getattr(sys.stdout, "errors", None) == "strict" and hasattr(sys.stdout, "reconfigure"):
-        sys.stdout.reconfigure(errors="backslashreplace")  # a path may contain bytes that are not text
-    try:
-        code = main(argv) or 0
-        sys.stdout.flush()
-    except KeyboardInterrupt:
-        logger.error("interrupted; the same command goes on")
-        code = 130
-    except BrokenPipeError:  # the reader (`| head`) has closed the pipe: no message, as of other tools
-        code = 141
-    except (CogError, MemoryError, RuntimeError, OSError) as error:
-        explained = _explain(error)
-        if os.environ.get("COG_DEBUG") == "1":
-            traceback.print_exc()
-        logger.error("%s", explained)
-        code = explained.exit_code
-        signals.requeue(str(explained))
-    try:
-        sys.stdout.flush()
-    except OSError:  # Python flushes once more at its end
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    sys.exit(code)
-
-
-def _explain(error: Exception) -> CogError:
-    """Return an error as a ``CogError`` of one line; raise it again when it is a fault of the program."""
-    if isinstance(error, CogError):
-        return error
-    if memory.is_exhausted(error):
-        todo = "lower CLF.BATCH_SIZE or FINETUNE.BATCH_PER_DEVICE, or do less at a time"
-        return memory.explain(error, "working", todo)
-    if not isinstance(error, OSError):
-        raise error
-    # Without a check of their own: permissions, circular links, full disks.
-    failed = f"cannot access {error.filename}" if error.filename else "input or output failed"
-    return CogError(f"{failed}: {error.strerror or error}")

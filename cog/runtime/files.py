@@ -1,12 +1,10 @@
-"""Atomic writing of files, reading of regular files with a limit, hashes, and checks of paths."""
+"""Atomic writing of files, reading of regular files with a limit, hashes."""
 
 import contextlib
-import functools
 import hashlib
 import json
 import math
 import os
-import pickle
 import secrets
 import stat
 from collections.abc import Iterator, Mapping, Sequence
@@ -97,29 +95,10 @@ def plain(value: Any) -> Any:
     return plain(value.tolist()) if hasattr(value, "tolist") else str(value)
 
 
-def write_pickle(path: str | os.PathLike[str], data: Any) -> None:
-    """Write ``data`` as a pickle of protocol 4 (readable since Python 3.4), atomically."""
-    with atomic_write(path) as handle:
-        pickle.dump(data, handle, protocol=4)
-
-
 def sha256(*paths: str | os.PathLike[str]) -> str:
     """Return the SHA-256 of a file, or of several files in sequence, as 64 hexadecimal digits."""
     digest = hashlib.sha256()
     for path in paths:
         with os_errors_explained(f"cannot read {path}"), open_regular(path) as handle:
-            while chunk := handle.read(1 << 22):
-                digest.update(chunk)
+            hashlib.file_digest(handle, lambda: digest)
     return digest.hexdigest()
-
-
-def require_file(path: str | os.PathLike[str], flag: str, kind: str = "file") -> Path:
-    """Return ``path`` when it is a readable file, or "folder"; else a CogError names ``flag``."""
-    path = Path(path)
-    if not (path.is_dir() if kind == "folder" else path.is_file()):
-        found = "is a folder" if path.is_dir() else "is a file" if path.exists() else "does not exist"
-        raise CogError(f"{flag} {path} {found}, expected a {kind}")
-    return path
-
-
-require_dir = functools.partial(require_file, kind="folder")

@@ -6,8 +6,6 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from cog.errors import CogError, first_line
-
 
 class Rank(NamedTuple):
     """Process ``number`` of ``size``, and its number and that of the processes on this machine."""
@@ -56,8 +54,3 @@ def is_exhausted(error: BaseException) -> bool:
     words = r"out of memory|allocate memory|not enough memory|ALLOC_FAILED|CUBLAS_STATUS_NOT_INITIALIZED"
     of_torch = isinstance(error, RuntimeError) and re.search(words, str(error)) is not None
     return isinstance(error, MemoryError) or of_torch
-
-
-def explain(error: BaseException, what: str, todo: str) -> CogError:
-    """Return an error of :func:`is_exhausted` in one line: what failed, and how it needs less memory."""
-    return CogError(f"out of memory while {what} ({first_line(error)[:200]}); {todo or 'run this elsewhere'}")

@@ -8,8 +8,6 @@
 The same command gives the same bits, so the lock only saves time: without locks, nothing is ever wrong.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import fcntl
@@ -47,7 +45,7 @@ class State(NamedTuple):
     detail: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Output:
     """The place of a result and, as JSON gives it back, what determines it, an entry of the file ``record``.
 
@@ -58,6 +56,7 @@ class Output:
     identity: Mapping[str, Any]
     record: str = RESULTS_FILE
     contents: tuple[str, ...] = ()
+    is_published: bool = False  # in :meth:`claimed`: the result is there, by this process or by another one
 
     @property
     def target(self) -> Path:
@@ -66,7 +65,7 @@ class Output:
 
     @property
     def work(self) -> Path:
-        """Folder of unfinished work."""
+        """Folder of unfinished work, whose states the next start continues from."""
         return self.target.with_name(f".{self.target.name}.work")
 
     def is_done(self, *, overwrite: bool = False) -> bool:
@@ -99,70 +98,58 @@ class Output:
         return not changed
 
     @contextlib.contextmanager
-    def claimed(self) -> Iterator[Work]:
-        """Work on the output in the block; a BusyError when another process does.
-
-        If the yielded work is ``published``, another process has just finished the result.
-        """
+    def claimed(self) -> Iterator[None]:
+        """Work on the output in the block; a BusyError when another process does."""
         with locked(self.work) as is_owner:
             if not is_owner:
                 raise BusyError(f"another process works on {self.path} ({_owner(self.work) or 'until now'})")
-            work = Work(self, self.work)
-            work.begin()
+            self._begin()
             try:
-                yield work
+                yield
             except Exception as error:
                 if not isinstance(error, signals.Interrupted | BusyError):
                     with contextlib.suppress(CogError):
                         files.write_json(self.work / FAILURE_FILE, {"reason": first_line(error)})
                 raise
-            if work.published:
+            if self.is_published:
                 _empty(self.work, "*")
                 (self.work / _LOCK).unlink(missing_ok=True)
                 with contextlib.suppress(OSError):  # another process looks at it
                     self.work.rmdir()
 
-
-@dataclass
-class Work:
-    """Unfinished work on an output: a folder for states that the next start continues from."""
-
-    output: Output
-    folder: Path
-    published: bool = False
-
-    def begin(self) -> None:
+    def _begin(self) -> None:
         """Keep the states of earlier work on the same result, and remove those of another."""
-        note, target, identity = self.folder / NOTE_FILE, self.output.target, dict(self.output.identity)
-        (self.folder / FAILURE_FILE).unlink(missing_ok=True)
-        for old in self.folder.glob("old-*"):  # killed between the two renames of a replacement
-            if not target.exists():
-                old.rename(target)
+        note, identity = self.work / NOTE_FILE, dict(self.identity)
+        (self.work / FAILURE_FILE).unlink(missing_ok=True)
+        for old in self.work.glob("old-*"):  # killed between the two renames of a replacement
+            if not self.target.exists():
+                old.rename(self.target)
         try:
             is_continued = files.read_object(note) == identity
         except CogError:  # missing, or damaged by others
             is_continued = False
-        _empty(self.folder, "stage-*" if is_continued else "*")
+        _empty(self.work, "stage-*" if is_continued else "*")
         files.write_json(note, identity)
+        self.is_published = False
         with contextlib.suppress(CogError):
-            self.published = self.output.has_result()
+            self.is_published = self.has_result()
 
     @contextlib.contextmanager
     def publish(self) -> Iterator[Path]:
         """Yield a folder that becomes the result, with the log, at the end; the old one stays until then."""
-        token, target = secrets.token_hex(8), self.output.target
-        stage = self.folder / f"stage-{token}"
+        token, target = secrets.token_hex(8), self.target
+        stage = self.work / f"stage-{token}"
         stage.mkdir()
         yield stage
         with contextlib.suppress(FileNotFoundError):
-            shutil.copyfile(self.folder / LOG_FILE, stage / LOG_FILE)
+            shutil.copyfile(self.work / LOG_FILE, stage / LOG_FILE)
         for path in [*stage.rglob("*"), stage]:
             _sync(path)
         if target.exists():
-            target.rename(self.folder / f"old-{token}")
+            target.rename(self.work / f"old-{token}")
         stage.rename(target)
         _sync(target.parent)
-        self.published = True
+        self.is_published = True
 
 
 def state(path: Path, record: str) -> State:
@@ -170,9 +157,7 @@ def state(path: Path, record: str) -> State:
     folder, result = Output(path, {}).work, path / record
     if result.is_file() or not folder.is_dir():
         return State(DONE if result.is_file() else MISSING)
-    found = State(INTERRUPTED)
-    if owner := _owner(folder):
-        found = State(RUNNING, owner)
+    found = State(RUNNING, owner) if (owner := _owner(folder)) else State(INTERRUPTED)
     with contextlib.suppress(CogError):  # an owner has removed the reason of an earlier failure
         found = State(FAILED, str(files.read_object(folder / FAILURE_FILE, largest=1 << 20).get("reason")))
     return State(DONE) if result.is_file() else found  # published in between

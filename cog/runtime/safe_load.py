@@ -65,35 +65,25 @@ def set_state(made: Any, state: Any) -> None:
         raise UnsafeFileError(f"a state of {type(made).__name__}")
 
 
-def _hashable(keys: Any) -> list[Any]:
-    """Return keys or elements of a set: the hash of deeply nested tuples would end the process."""
-    keys = list(keys)
-    if any(isinstance(part, tuple) for key in keys if isinstance(key, tuple) for part in key):
-        raise UnsafeFileError("a key of tuples in tuples")
-    return keys
-
-
-def mapping(pairs: Any = ()) -> dict[Any, Any]:
-    """Return the dict of pairs in a file, or a copy of a dict."""
-    pairs = list(pairs.items() if isinstance(pairs, dict) else pairs)
-    _hashable(key for key, _ in pairs)
-    return dict(pairs)
-
-
 def _encode(text: str, encoding: str) -> bytes:
     if encoding != "latin1":
         raise UnsafeFileError("bytes that are not Latin-1")
     return text.encode("latin1")
 
 
-def _judged(load: Callable[[Any], None], keys: slice) -> Callable[[Any], None]:
-    """Return a step of unpickling that judges first what it hashes, which ``keys`` selects on the stack."""
+def _flat(load: Callable[[Any], None]) -> Callable[[Any], None]:
+    """Return a step that makes a tuple: to hash a key of deeply nested ones would end the process."""
 
-    def judged(reader: Any) -> None:
-        _hashable(reader.stack[keys])
+    def load_flat(reader: Any) -> None:
         load(reader)
+        made = reader.stack[-1]
+        inner = [reader.nested.get(id(part), (1, ()))[0] for part in made if isinstance(part, tuple)]
+        if inner:
+            reader.nested[id(made)] = 1 + max(inner), made  # it is kept, so that no other one gets its number
+        if max(inner, default=0) > 8:  # arrays have 2
+            raise UnsafeFileError("tuples in tuples in tuples")
 
-    return judged
+    return load_flat
 
 
 #: What stands for each name, with those of Python 3 and numpy 1.
@@ -105,12 +95,9 @@ _NAMES: dict[str, Any] = {
     "numpy.core.numeric._frombuffer": _from_buffer,
     "_codecs.encode": _encode,
     "builtins.bytes": lambda: b"",  # of protocols 0 to 2; others use _codecs.encode
-    "collections.OrderedDict": mapping,
+    "collections.OrderedDict": dict,
     "collections.defaultdict": lambda factory=None: {},
-    "builtins.dict": mapping,
-    "builtins.list": list,
-    "builtins.set": lambda items=(): set(_hashable(items)),
-    "builtins.frozenset": lambda items=(): frozenset(_hashable(items)),
+    **{f"builtins.{kind.__name__}": kind for kind in (dict, list, set, frozenset)},
     **{f"builtins.{name}": name for name in ("int", "float", "str")},  # of default dicts
 }
 
@@ -124,6 +111,7 @@ class Reader(pickle._Unpickler):  # type: ignore[name-defined, misc]  # in Pytho
 
     def __init__(self, data: bytes) -> None:
         super().__init__(io.BytesIO(data), encoding="latin-1", fix_imports=False)
+        self.nested: dict[int, tuple[int, tuple]] = {}  # depths of tuples of tuples
 
     def find_class(self, module: str, name: str, /) -> Any:
         """Return what stands for a name; nothing is imported."""
@@ -141,11 +129,8 @@ class Reader(pickle._Unpickler):  # type: ignore[name-defined, misc]  # in Pytho
         self.build(self.stack[-1], state)
 
     dispatch[pickle.BUILD[0]] = _load_build
-    dispatch[pickle.SETITEM[0]] = _judged(dispatch[pickle.SETITEM[0]], slice(-2, -1))
-    for _step in (pickle.SETITEMS[0], pickle.DICT[0]):
-        dispatch[_step] = _judged(dispatch[_step], slice(0, None, 2))
-    for _step in (pickle.ADDITEMS[0], pickle.FROZENSET[0]):
-        dispatch[_step] = _judged(dispatch[_step], slice(None))
+    for _step in (pickle.TUPLE, pickle.TUPLE1, pickle.TUPLE2, pickle.TUPLE3):
+        dispatch[_step[0]] = _flat(dispatch[_step[0]])
 
 
 def load_pickle(path: str | os.PathLike[str], *, largest: int = 1 << 26) -> Any:

@@ -1,7 +1,6 @@
 """One independent random stream per choice, derived from the seed: not from the device or other draws."""
 
 import numpy as np
-import torch
 
 #: The position in these tuples is part of the derivation: append, never reorder (phases: paper Sec. 4.1).
 PURPOSES = ("split", "draw", "init", "order", "cap")
@@ -15,12 +14,7 @@ def numpy_rng(seed: int, purpose: str, *, phase: str = "search", n_shot: int = 0
 
 
 def torch_seed(seed: int, purpose: str, *, phase: str = "search", n_shot: int = 0) -> int:
-    """Return the 63-bit seed of a CPU ``torch.Generator`` for one choice."""
+    """Return the 63-bit seed of a ``torch.Generator`` on the CPU, whose draws all devices share."""
     key = (PURPOSES.index(purpose), PHASES.index(phase), n_shot)
     state = np.random.SeedSequence(entropy=seed, spawn_key=key).generate_state(1, np.uint64)
     return int(state[0] >> np.uint64(1))
-
-
-def cpu_generator(seed: int) -> torch.Generator:
-    """Return a seeded CPU generator: drawing on the CPU makes results the same on every device."""
-    return torch.Generator(device="cpu").manual_seed(seed)

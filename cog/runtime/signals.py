@@ -4,16 +4,11 @@ Schedulers announce the end of a job by SIGTERM or SIGUSR1; SIGHUP says that the
 """
 
 import contextlib
-import logging
-import os
 import signal
-import subprocess
 from collections.abc import Iterator
 
 from cog.errors import CogError
 
-#: Exit code of interrupted work that can be continued: EX_TEMPFAIL of sysexits.h.
-EXIT_CODE = 75
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 
 # Names of the signals that were deferred; the first one decides.
@@ -23,7 +18,7 @@ _received: list[str] = []
 class Interrupted(CogError):
     """A signal has ended the work before it was finished; the finished part is saved."""
 
-    exit_code = EXIT_CODE
+    exit_code = 75  # EX_TEMPFAIL of sysexits.h: it can be continued
 
 
 @contextlib.contextmanager
@@ -48,14 +43,3 @@ def check(saved: str) -> None:
     """Raise :class:`Interrupted` if a signal was deferred; ``saved`` says what is saved."""
     if name := requested():
         raise Interrupted(f"ended by {name}: {saved}; the same command continues from here")
-
-
-def requeue(message: str) -> None:
-    """Queue this task of a SLURM array again if, by its message, SIGUSR1 (the time limit) ended it."""
-    task, n_restarts = os.environ.get("SLURM_ARRAY_TASK_ID"), os.environ.get("SLURM_RESTART_COUNT") or 0
-    if message.startswith("ended by SIGUSR1") and task and int(n_restarts) < 100:
-        job = f"{os.environ['SLURM_ARRAY_JOB_ID']}_{task}"  # the number alone can mean the whole array
-        try:
-            subprocess.run(["scontrol", "requeue", job], check=True, timeout=60)
-        except (OSError, subprocess.SubprocessError) as error:
-            logging.getLogger("cog").error("job %s could not be queued again (%s); submit again", job, error)

@@ -135,7 +135,7 @@ def _start(command: Sequence[str], log: Path, environment: Mapping[str, str]) ->
         if prctl is not None:
             prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
         if os.getppid() != parent:  # it has ended before
-            os._exit(signals.EXIT_CODE)
+            os._exit(signals.Interrupted.exit_code)
 
     with os_errors_explained(f"cannot start a task with the log {log}"), open(log, "ab") as handle:
         handle.write(f"{shlex.join(command)}\n".encode("utf-8", "surrogateescape"))

@@ -10,7 +10,6 @@ import tiny
 from analyzed_models import LEVEL, analyze, read, write_features, write_run
 
 from cog.analysis import base
-from cog.commands.analyze_features import main
 from cog.errors import CogError
 from cog.results import analysis_records, runs
 from cog.results.analysis_records import AnalysisRecord
@@ -42,11 +41,11 @@ def world(tmp_path_factory) -> Path:
 
 @pytest.mark.parametrize("name", list(base.load_all()))
 def test_a_record_is_complete_reproducible_and_replaced_by_overwrite_alone(name, world, tmp_path, capsys):
-    output = tmp_path / "out"
+    models = shutil.copytree(world, tmp_path / "models")
 
     def run(*more: str) -> AnalysisRecord:
-        analyze(world, f"--dataset cog_l1 --output_dir {output}", f"--analysis {name}", *more, FAST)
-        [folder] = output.iterdir()
+        analyze(models, "--dataset cog_l1", f"--analysis {name}", *more, FAST)
+        [folder] = models.rglob("analysis_*")
         return analysis_records.read(folder)
 
     flags = "--trained_on cog_l2" if name == "confident" else ""
@@ -61,9 +60,9 @@ def test_a_record_is_complete_reproducible_and_replaced_by_overwrite_alone(name,
     text, record = path.read_text(), json.loads(path.read_text())
     assert "NaN" not in text and "Infinity" not in text
     assert f"[my_net cog_l1] {first.analysis}: " in capsys.readouterr().out
-    before = tiny.snapshot(output)
+    before = tiny.snapshot(models)
     run(flags)
-    assert tiny.snapshot(output) == before
+    assert tiny.snapshot(models) == before
     path.write_text(json.dumps(record | {"identity": record["identity"] | {"another": 1}}))
     with pytest.raises(CogError, match=r"has another result \(another.*add --overwrite"):
         run(flags)
@@ -89,23 +88,20 @@ def test_other_settings_and_other_features_are_other_results(models):
         analyze(models, "--dataset cog_l1 --analysis ncm")
 
 
-OWN_FOLDERS = "--train_features_dir a --test_features_dir b"
-
-
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
         ("--analysis ncm --trained_on in1k", "--trained_on is for --analysis confident and has no effect"),
         ("--analysis kmean", r"--analysis 'kmean' is not an analysis, expected alignment, concepts, conf"),
-        (OWN_FOLDERS, "nowhere to write: give --output_dir"),
-        (f"{OWN_FOLDERS} --dataset in1k cog_l1", "--train_features_dir is of one output"),
-        (f"{OWN_FOLDERS} --output_dir o --analysis knn", "no train features a; run extract_features.py"),
+        ("--analysis knn", "there are no train features .*; run extract_features.py"),
+        ("--model net", "--model 'net' is not a model name"),
+        ("--models_root_dir absent", "--models_root_dir absent does not exist"),
     ],
 )
 def test_bad_command_lines(tmp_path, monkeypatch, flags, message):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(CogError, match=message):
-        main(flags.split())
+        analyze(Path(), "--dataset cog_l1", flags)
     assert not list(tmp_path.iterdir())
 
 
@@ -118,23 +114,10 @@ def test_missing_features_of_one_data_set_stop_everything_before_it_starts(model
 
 def analyze_pair(tmp_path: Path, train, test, *more: str, analysis: tuple[str, ...] = LABEL_FREE):
     """Analyze ``(x, y)`` pairs; return the values by analysis."""
-    flags, out = [], tmp_path / "out"
-    for split, (x, y) in (("train", train), ("test", test)):
-        flags += [f"--{split}_features_dir", str(tiny.write_features(tmp_path / f"features_{split}", x, y))]
-    main(
-        [
-            *flags,
-            "--output_dir",
-            str(out),
-            "--device",
-            "cpu",
-            "--analysis",
-            *analysis,
-            *FAST.split()[:2],
-            *more,
-        ]
-    )
-    return {name: analysis_records.read(out / f"analysis_{name}").values for name in analysis}
+    for split, pair in (("train", train), ("test", test)):
+        tiny.write_features(tmp_path / f"my/net/birds/features_{split}", *pair)
+    analyze(tmp_path, "--dataset birds --analysis", *analysis, *FAST.split()[:2], *more)
+    return {name: read(tmp_path, "birds", name).values for name in analysis}
 
 
 def test_features_that_are_refused(tmp_path):
@@ -149,7 +132,7 @@ def test_odd_features_have_a_documented_result(tmp_path, caplog):
     caplog.set_level(logging.WARNING, "cog")
     x, y = tiny.make_xy()
     x[3] = x[17] = 0.0
-    ks = ["ANALYSIS.KNN_K", "[1, 31]"]
+    ks = ["ANALYSIS.KNN_K", "[1,31]"]
     found = analyze_pair(tmp_path, (x, y), (x, y), *ks)
     assert {name for name, n in found["knn"].items() if n is None} == {f"top{k}_k31_weighted" for k in (1, 5)}
     assert "k above the 30 training images is undefined" in caplog.text

@@ -13,7 +13,7 @@ from cog.analysis import base, label_free
 from cog.config import get_cfg
 from cog.features.feature_files import FeatureSet
 
-DATA = base.AnalysisInput(None, None, None, {}, None, {}, torch.device("cpu"))
+DATA = base.AnalysisInput(None, "", None, {}, torch.device("cpu"))
 
 
 def clouds(n: int, d: int, n_classes: int, *, seed: int = 0, spread: float = 1.0) -> FeatureSet:

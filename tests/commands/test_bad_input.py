@@ -17,8 +17,7 @@ import tiny
 import torch
 from result_folders import make_logs, make_seed_folder
 
-from cog.commands import extract_features, logreg, print_results
-from cog.runtime import cli
+from cog.commands import extract_features, logreg, print_results, start
 
 SCRIPTS = {"extract_features": extract_features, "logreg": logreg, "print_results": print_results}
 
@@ -206,7 +205,7 @@ def run(workshop, capsys, monkeypatch):
 
     def run_(script, *argv):
         with pytest.raises(SystemExit) as stop:
-            cli.run(SCRIPTS[script].main, list(argv))
+            start.run(SCRIPTS[script].main, list(argv))
         return stop.value.code, *capsys.readouterr()
 
     return run_

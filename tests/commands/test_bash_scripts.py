@@ -172,8 +172,8 @@ def test_the_quickstart_uses_the_device_and_all_processors_and_paths_from_here(b
             done = bash("quickstart.sh", "output_dir=out", COG_WORDNET_DIR="w", CDPATH=str(tmp_path), **given)
         assert done.returncode == 0, done.stderr
         lines = notes()
-        made = [f"{tmp_path}/w", "-m", "cog.miniature", "make", "--output_dir", f"{tmp_path}/out"]
-        assert made in [words[1:7] for words in lines]
+        made = [f"{tmp_path}/w", "-m", "cog", "miniature", "make", "--output_dir", f"{tmp_path}/out"]
+        assert made in [words[1:8] for words in lines]
         studies = [words for words in lines if words[2:5] == ["-m", "cog", "study"]]
         assert [words[words.index("--n_processes") + 1] for words in studies] == [n_processes]
         assert not any({"--device", "birds"} & {*words} for words in studies)

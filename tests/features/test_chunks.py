@@ -135,7 +135,7 @@ def test_what_does_not_fit_is_another_pass_said_in_one_line(
     def exhausted_once(self, pixels):
         calls.append(self)
         if len(calls) == 6:  # of the second model
-            raise memory.explain(MemoryError(), "", "") from MemoryError()
+            raise CogError("out of memory") from MemoryError()
         return forward(self, pixels)
 
     if where == "on a CPU":

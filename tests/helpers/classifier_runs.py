@@ -12,7 +12,7 @@ from cog.logreg.engine import Engine
 from cog.logreg.mlp import initial_layers
 from cog.logreg.search import Unfinished
 from cog.logreg.settings import Settings
-from cog.runtime.seeds import cpu_generator, torch_seed
+from cog.runtime.seeds import torch_seed
 
 # --- The command
 
@@ -40,9 +40,9 @@ def complete(root):
 
 def feature_set(n=1200, dim=32, n_classes=8, seed=0, spread=2.0, name="tiny_net_birds_train"):
     """l2-normalized clusters; those of all seeds have the same centers."""
-    centers = torch.randn(n_classes, dim, generator=cpu_generator(99))
+    centers = torch.randn(n_classes, dim, generator=torch.Generator().manual_seed(99))
     y = torch.arange(n) % n_classes
-    x = centers[y] + spread * torch.randn(n, dim, generator=cpu_generator(seed))
+    x = centers[y] + spread * torch.randn(n, dim, generator=torch.Generator().manual_seed(seed))
     return FeatureSet(torch.nn.functional.normalize(x), y, name)
 
 
@@ -62,7 +62,9 @@ class Spec:
 
 def spec_of(n_seeds, n_trials, *, n=1000, record=False):
     """S x K trainings on rows that each seed draws."""
-    rows = [torch.randperm(len(TRAIN), generator=cpu_generator(s))[:n] for s in range(n_seeds)]
+    rows = [
+        torch.randperm(len(TRAIN), generator=torch.Generator().manual_seed(s))[:n] for s in range(n_seeds)
+    ]
     pairs = [[(0.5 + k + 0.1 * s, k * 1e-4) for k in range(n_trials)] for s in range(n_seeds)]
     return Spec(torch.stack(rows), pairs, record)
 
@@ -76,7 +78,7 @@ def plain(spec, settings, s=0, k=0):
     with torch.no_grad():
         for parameter, values in zip(model.parameters(), sum(layers, ()), strict=True):
             parameter.copy_(values)
-    orders = cpu_generator(torch_seed(s, "order", phase=phase, n_shot=settings.n_shot))
+    orders = torch.Generator().manual_seed(torch_seed(s, "order", phase=phase, n_shot=settings.n_shot))
     lr, wd = spec.pairs[s][k]
     how = {"n_epochs": settings.n_epochs, "batch_size": settings.batch_size, "momentum": settings.momentum}
     how["next_order"] = lambda n: torch.randperm(n, generator=orders)

@@ -66,8 +66,8 @@ def write_classifier(path, state, *, seed, predicted=None, labels=None, record=N
 def print_results_as_user(*argv):
     """Run print_results.py in this process, with its logging; words that begin with a flag are a line."""
     from cog.commands import print_results
-    from cog.runtime import cli
+    from cog.runtime import log
 
-    cli.set_up_logging()
+    log.set_up_logging()
     lists = (argument.split() if str(argument).startswith("--") else [str(argument)] for argument in argv)
     assert print_results.main([word for words in lists for word in words]) == 0

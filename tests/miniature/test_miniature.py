@@ -15,7 +15,7 @@ import cog
 from cog.data.level_files import read_levels
 from cog.errors import CogError
 from cog.miniature import network, world
-from cog.miniature.__main__ import TRAINED, UNTRAINED, check, top1
+from cog.miniature.command import TRAINED, UNTRAINED, check, top1
 
 SMALL = {"seed": 3, "n_train": 3, "n_test": 2}
 

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from cog.commands import start
 from cog.errors import CogError, FailedImagesError
 from cog.runtime import cli
 
@@ -69,7 +70,7 @@ def ends(error, capsys):
         raise error
 
     with pytest.raises(SystemExit) as stop:
-        cli.run(main, [])
+        start.run(main, [])
     return stop.value.code, capsys.readouterr().err
 
 
@@ -104,7 +105,7 @@ def test_levels_are_colored_on_terminals_alone(capsys, monkeypatch):
 
 
 def test_a_reader_that_goes_away_and_a_full_disk_end_quietly(python, repository):
-    code = "from cog.runtime import cli; cli.run(lambda argv: print('x' * 1000000))"
+    code = "from cog.commands import start; start.run(lambda argv: print('x' * 1000000))"
     for end, expected in (("| head -c 1 >/dev/null; exit ${PIPESTATUS[0]}", 141), ("> /dev/full", 2)):
         line = ["bash", "-c", f'"{python}" -c "{code}" {end}']
         done = subprocess.run(line, cwd=repository, capture_output=True, text=True, check=False)

@@ -21,15 +21,15 @@ def job(target: Path, value: str, *, overwrite: bool = False) -> int:
     out = Output(target, {"value": value}, contents=("results.json", "a", "final/", "program.log"))
     if out.is_done(overwrite=overwrite):
         return 0
-    with out.claimed() as work:
-        if work.published:
+    with out.claimed():
+        if out.is_published:
             return 0
-        state = work.folder / "state"
+        state = out.work / "state"
         first = int(state.read_text()) if state.exists() else 0
         for step in range(first, 3):
             files.write_text(state, str(step + 1))
-        (work.folder / "program.log").write_text("log")
-        with work.publish() as stage:
+        (out.work / "program.log").write_text("log")
+        with out.publish() as stage:
             (stage / "a").write_text(value)
             (stage / "final").mkdir()
             (stage / "final/b").write_text(value)
@@ -141,17 +141,17 @@ def test_twelve_at_once_make_one_right_result(place, locks, left, request):
 def test_states_from_missing_to_done(tmp_path):
     out = Output(tmp_path / "seed-22", {"seed": 22})
     assert state(out.path, out.record) == State("missing")
-    with pytest.raises(ZeroDivisionError), out.claimed() as work:
+    with pytest.raises(ZeroDivisionError), out.claimed():
         running = state(out.path, out.record)
         assert running.word == "running" and f"process {os.getpid()}" in running.detail
         with pytest.raises(BusyError, match=rf"another process works on .*{os.getpid()}\)"), out.claimed():
             pass
-        (work.folder / "state").write_text("1")
+        (out.work / "state").write_text("1")
         raise ZeroDivisionError("no data")
     assert state(out.path, out.record) == State("failed", "no data")
     for error in (Interrupted("SIGTERM"), BusyError("another output of this command is at work")):
-        with pytest.raises(type(error)), out.claimed() as work:
-            assert (work.folder / "state").read_text() == "1"
+        with pytest.raises(type(error)), out.claimed():
+            assert (out.work / "state").read_text() == "1"
             raise error
         assert state(out.path, out.record) == State("interrupted")
     with open(out.work / ".lock", "rb") as lock:  # observers do not see each other
@@ -173,8 +173,9 @@ def test_another_result_is_named_and_kept_until_the_new_one_is_complete(tmp_path
     job(target, "old")
     with pytest.raises(CogError, match=r"value: old -> new.*--overwrite"):
         job(target, "new")
-    with pytest.raises(ZeroDivisionError), Output(target, {"value": "new"}).claimed() as work:
-        with work.publish() as stage:
+    out = Output(target, {"value": "new"})
+    with pytest.raises(ZeroDivisionError), out.claimed():
+        with out.publish() as stage:
             (stage / "a").write_text("new")
             raise ZeroDivisionError
     assert content(target) == "old"

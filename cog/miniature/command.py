@@ -1,4 +1,4 @@
-"""The command ``python -m cog.miniature make | train | check``."""
+"""The command ``python -m cog miniature make | train | check``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from cog import constants
 from cog.errors import CogError
-from cog.runtime import cli as cli_tools
+from cog.runtime import cli
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -20,7 +20,7 @@ TRAINED, UNTRAINED = "miniature_convnet", "miniature_random"
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one step, and return the exit code: 1 if the answer is not the known one."""
-    parser = cli_tools.Parser(
+    parser = cli.Parser(
         "The generated miniature: draw its images and save an untrained network (make), train a network on "
         "the seen concepts (train), or show examples of all concepts in one picture, and the accuracies "
         "beside the known answer (check). Existing images and networks are kept.",
@@ -29,8 +29,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("step", choices=("make", "train", "check"), help="what to do, see above")
     add = functools.partial(parser.add_argument, metavar="N")
     add("--output_dir", type=Path, required=True, metavar="DIR", help="folder of the miniature")
-    add("--seed", type=cli_tools.whole_number(0), default=0, help="make: seed (default: 0)")
-    images = functools.partial(add, type=cli_tools.whole_number(1))
+    add("--seed", type=cli.whole_number(0), default=0, help="make: seed (default: 0)")
+    images = functools.partial(add, type=cli.whole_number(1))
     images("--n_train", default=80, help="make: training images per concept (default: 80)")
     images("--n_test", default=50, help="make: test images per concept (default: 50)")
     args = parser.parse_args(argv)
@@ -100,7 +100,3 @@ def check(table: pd.DataFrame) -> list[tuple[str, bool]]:
         text = f"training helps on every data set, by {margins.min():.1f} to {margins.max():.1f} points"
         findings.append((text, bool(margins.min() > 0)))
     return findings
-
-
-if __name__ == "__main__":
-    cli_tools.run(main)
