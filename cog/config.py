@@ -99,7 +99,7 @@ def get_cfg(
     check_values(cfg)
     crop, resize = fx.IMAGE_CROP_SIZE, fx.IMAGE_RESIZE_SIZE
     if declared is not None and crop > resize:  # else, the model may declare another size
-        raise CogError(f"FT_EXTRACT.IMAGE_CROP_SIZE = {crop} is larger than IMAGE_RESIZE_SIZE ({resize})")
+        raise CogError(f"FT_EXTRACT.IMAGE_CROP_SIZE = {crop}, expected at most IMAGE_RESIZE_SIZE ({resize})")
     cfg.freeze()
     return cfg
 
