@@ -22,7 +22,7 @@ from cog.reporting import render, views
 from cog.reporting.figures import draw as figures
 from cog.reporting.figures import search
 from cog.results import notices, published
-from cog.results.frame import LOGREG, RUNS, average, dataset_label, shots_label
+from cog.results.frame import LOGREG, RUNS, average, dataset_label, is_published, shots_label
 from cog.results.read import Results
 from cog.results.records import mapping
 from cog.runtime import files
@@ -115,12 +115,8 @@ def not_shown(path: str | os.PathLike[str], results: Results) -> list[str]:
 
 
 def _places(scores: pd.DataFrame) -> list[str]:
-    own = scores[_is_own(scores)]
+    own = scores[~is_published(scores)]
     return sorted({f"{row.model} on {row.dataset}" for row in own[["model", "dataset"]].itertuples()})
-
-
-def _is_own(frame: pd.DataFrame) -> pd.Series:
-    return ~frame["source"].isin(published.SOURCES.values())
 
 
 def _render(results: Results, means: pd.DataFrame, *, root: Any, baseline: str | None, created: str) -> str:
@@ -136,13 +132,13 @@ def _render(results: Results, means: pd.DataFrame, *, root: Any, baseline: str |
     )
     # A number of a cell, its deviation and what follows, an interval for example.
     environment.filters["parts"] = re.compile(r" (?=[±\[(*?])").split
-    own = _is_own(means)
+    own = ~is_published(means)
     odd = own.any() and not (own & (means["unlike"] == "")).any()
     means = means[own] if odd else means  # published numbers are on other data, or of other settings
     lead, pictures, searches = _pictures(means, results.scores)
     return environment.get_template("report.html.j2").render(
         limit=paths.limit_of(root) if root is not None else 0,
-        own=list(means.loc[_is_own(means), "model"].unique()),
+        own=list(means.loc[~is_published(means), "model"].unique()),
         odd=odd,
         is_empty=means.empty,
         places=json.dumps(_places(results.scores)),
@@ -219,7 +215,7 @@ def _named(text: str) -> str:
 
 def _sections(means: pd.DataFrame, baseline: str | None) -> Iterator[tuple[str, str, list[Table], list[str]]]:
     """Yield id, title, tables and notes of the sections that have numbers."""
-    own = set(means.loc[_is_own(means), "model"])
+    own = set(means.loc[~is_published(means), "model"])
     protocol = means[(means["metric"] == "top1") & (means["evaluation"] == LOGREG)]
     if baseline is not None and baseline not in set(means["model"]):
         raise CogError(f"there is no result of {baseline} on the page to compare with")
@@ -238,7 +234,7 @@ def _sections(means: pd.DataFrame, baseline: str | None) -> Iterator[tuple[str, 
 
 
 def _tables(view: pd.DataFrame) -> tuple[list[Table], list[str]]:
-    own = set(view.loc[_is_own(view), "row"].astype(str))
+    own = set(view.loc[~is_published(view), "row"].astype(str))
     grids = [
         (title, wide.loc[sorted(wide.index, key=lambda row: row not in own)]) for title, wide in _grids(view)
     ]
@@ -250,7 +246,7 @@ def _tables(view: pd.DataFrame) -> tuple[list[Table], list[str]]:
 
 def _pictures(means: pd.DataFrame, scores: pd.DataFrame) -> tuple[Any, list[Any], list[Any]]:
     """Return the first figure, the others, and the searches: source, caption, whether it is wide."""
-    own = means.loc[_is_own(means), "model"].nunique()
+    own = means.loc[~is_published(means), "model"].nunique()
     lead = _LEAD if own else _LEAD_OF_PUBLISHED
     names = [name for name in figures.FIGURES if name not in _LEFT_OUT]
     wanted = dict.fromkeys([lead, *(names if own <= _MANY_MODELS else names[:3])])

@@ -23,6 +23,7 @@ from cog.results.frame import (
     dataset_key,
     is_classifier,
     is_odd,
+    is_published,
     natural_key,
     shots_column,
     shots_label,
@@ -81,7 +82,7 @@ def rank(means: pd.DataFrame) -> pd.DataFrame:
     among = view["rank_31"].notna() & (view["source"] == RUNS)
     ranks = view["rank"].map("{:.0f}".format) + view["rank_31"].map(" ({:.0f})".format).where(among, "")
     notes = ["Equal accuracies share the better rank (1, 2, 2, 4)."]
-    if view["source"].isin(published.SOURCES.values()).any():
+    if is_published(view).any():
         notes.append("Means are rounded to 0.1, as published.")
     if among.any():
         notes.append("( ): place beside the paper's 31 models, from 1 to 32.")

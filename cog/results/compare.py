@@ -14,7 +14,7 @@ import pandas as pd
 from cog import constants
 from cog.errors import CogError, did_you_mean
 from cog.results import published, uncertainty
-from cog.results.frame import LOGREG, in_order, is_classifier, is_odd
+from cog.results.frame import LOGREG, in_order, is_classifier, is_odd, is_published
 
 #: Probability of any false verdict among the comparisons shown; half a unit of the last published digit.
 ERROR_RATE, PUBLISHED_ROUNDING = 0.05, 0.05
@@ -31,7 +31,7 @@ def rank(means: pd.DataFrame) -> pd.DataFrame:
     data sets, by number of shots, and ``rank_31`` of an accuracy among the 31 published ones.
     """
     view = means[means["note"] == ""]
-    beside_paper = view["source"].isin(published.SOURCES.values()).any()
+    beside_paper = is_published(view).any()
     value = view["value"].round(1) if beside_paper else view["value"]
     alike = value.groupby([*(view[name] for name in CELL), view["unlike"]])
     ranks = alike.rank(ascending=False, method="min").mask(is_odd(view))
@@ -110,7 +110,7 @@ def relative_to(means: pd.DataFrame, model: str) -> pd.DataFrame:
     base = means[means["model"] == model]
     if base.empty:
         hint = did_you_mean(model, set(means["model"]))
-        if model in published.MODELS and not means["source"].isin(published.SOURCES.values()).any():
+        if model in published.MODELS and not is_published(means).any():
             hint = "; add --published to read the paper's"
         raise CogError(f"--relative_to {model}: no result of it among those read{hint}")
     view = means[means["model"] != model].merge(base, on=CELL, suffixes=("", "_base"))
@@ -201,8 +201,7 @@ def beside_published(means: pd.DataFrame, version: str = "v2") -> pd.DataFrame:
     place, names = ["model", *CELL], ["published", "published_std"]
     paper = pd.DataFrame(published.rows(version))[[*place, "value", "std"]].astype({"std": float})
     view = means.merge(paper.set_axis([*place, *names], axis=1), on=place, how="left")
-    is_paper = view["source"].isin(published.SOURCES.values())
-    fits = ~is_paper & view["unlike"].eq("") & view["note"].eq("")
+    fits = ~is_published(view) & view["unlike"].eq("") & view["note"].eq("")
     view[names] = view[names].where(fits)
     combined = np.hypot(view["std"], view["published_std"])
     difference = view["value"] - view["published"]

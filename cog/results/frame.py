@@ -144,6 +144,11 @@ def is_classifier(evaluation: str) -> bool:
     return CLASSIFIER.fullmatch(evaluation) is not None
 
 
+def is_published(frame: pd.DataFrame) -> pd.Series:
+    """Return whether the source of a row is one of the papers."""
+    return frame["source"].isin(published.SOURCES.values())
+
+
 def is_odd(view: pd.DataFrame) -> pd.Series:
     """Return whether a mean is on other data, or of other settings, than others of its data set."""
     if view.empty:

@@ -30,7 +30,7 @@ from cog.runtime import files
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-LOG = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 FORMATS = ("pdf", "png", "svg")
 
@@ -78,7 +78,7 @@ def searches(
     runs = scores[scores["folder"].notna() & (scores["metric"] == "top1") & scores["seed"].notna()]
     groups = runs.groupby(["model", "dataset", "evaluation", "n_shot"], sort=False)
     if len(groups) > most:
-        LOG.info("%d of %d searches are drawn; choose a model or data set for others", most, len(groups))
+        logger.info("%d of %d searches are drawn; choose a model or data set for others", most, len(groups))
     for (model, dataset, evaluation, n_shot), group in itertools.islice(groups, most):
         trials, curves = search.read_search(dict(zip(group["seed"], map(Path, group["folder"]), strict=True)))
         if len(trials) or len(curves):

@@ -12,7 +12,7 @@ from cog.reporting.figures import style
 from cog.reporting.figures.lines import COLUMN, Sheet, draw_datasets, over_datasets, over_numbers
 from cog.results import compare, published
 from cog.results.compare import relative
-from cog.results.frame import CLASSIFIER, LOGREG, dataset_label, shots_label
+from cog.results.frame import CLASSIFIER, LOGREG, dataset_label, is_published, shots_label
 
 ACCURACY = "top-1 accuracy (%)"
 BARS = "Error bars: standard deviation over seeds; paler, where known: 95 % interval over concepts and seeds."
@@ -28,7 +28,7 @@ def comparable(means: pd.DataFrame) -> tuple[pd.DataFrame, str]:
     of the user that are alike on each data set, without published ones.
     """
     means = means[means["value"].notna()]
-    own, like = ~style.is_published(means), means["unlike"] == ""
+    own, like = ~is_published(means), means["unlike"] == ""
     if not own.any() or (like & own).any():
         kept = like
     else:
@@ -64,7 +64,7 @@ _TO_REFERENCE = f"points to {published.MODELS[published.REFERENCE].label}"
 
 def _by_group(means: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """Return the models of the groups of Fig. 3 (b) to (e), each with the user's models."""
-    paper = style.is_published(means)
+    paper = is_published(means)
     group = (
         means["model"].map({name: model.category for name, model in published.MODELS.items()}).where(paper)
     )
@@ -72,13 +72,14 @@ def _by_group(means: pd.DataFrame) -> dict[str, pd.DataFrame]:
     parts = {
         label: means[~paper | (group == name)] for name, label in labels.items() if (group == name).any()
     }
-    return {"Own models": means} if len(means) and not paper.any() else parts
+    title = "All models" if paper.any() else "Own models"  # the reference alone has no group
+    return parts or ({title: means} if len(means) else {})
 
 
 def levels(means: pd.DataFrame) -> Sheet | None:
     """Draw accuracies of own models among the paper's models, which are gray, except the reference."""
     shown, *notes = _all_images(means)
-    if style.is_published(shown).all():
+    if is_published(shown).all():
         return None
     sheet = Sheet(style.looks(shown, gray=True), width=COLUMN * 1.5, height=2.6)
     sheet.lines(sheet.panels[0][0], shown, over_datasets(shown), ylabel=ACCURACY, names=True)
@@ -115,7 +116,7 @@ def drop(means: pd.DataFrame) -> Sheet | None:
 def fewshot(means: pd.DataFrame) -> Sheet | None:
     """Draw accuracies of own models by training images per class, published models in gray."""
     shown, note = accuracies(means)
-    own = shown[~style.is_published(shown)]
+    own = shown[~is_published(shown)]
     if own.empty or shown["n_shot"].nunique() < 2:
         return None
     shown = shown[shown["n_shot"].isin(own["n_shot"]) & shown["dataset"].isin(own["dataset"])]
@@ -130,9 +131,9 @@ def fig4(means: pd.DataFrame) -> Sheet | None:
     """
     shown, note = accuracies(means)
     shown = shown[shown["dataset"].isin(_FIG4) & (shown["n_shot"] != 1)]
-    if shown.loc[style.is_published(shown), "model"].nunique() > _MANY_PUBLISHED:
+    if shown.loc[is_published(shown), "model"].nunique() > _MANY_PUBLISHED:
         eight = [name for name, model in published.MODELS.items() if model.in_fig4]
-        shown = shown[~style.is_published(shown) | shown["model"].isin(eight)]
+        shown = shown[~is_published(shown) | shown["model"].isin(eight)]
     if shown["n_shot"].nunique() < 2:
         return None
     relative, names, ticks = _differences(shown), over_datasets(shown), over_numbers(shown["n_shot"])

@@ -12,7 +12,7 @@ import pandas as pd
 
 from cog.constants import PRETRAINING
 from cog.results import published
-from cog.results.frame import natural_key, shows_levels
+from cog.results.frame import is_published, natural_key, shows_levels
 
 #: The paper's color names, darkened where the pure color is hard to see on white; black is for the user's.
 _SHADES = {
@@ -49,11 +49,6 @@ class Look:
     line: dict[str, Any]  # arguments of Line2D
     label: str = ""  # name in the legend, "" for a gray crowd
     rank: tuple[Any, ...] = ()  # place in the legend: the user's first, then the paper's by group and order
-
-
-def is_published(frame: pd.DataFrame) -> pd.Series:
-    """Return whether the source of a row is one of the papers."""
-    return frame["source"].isin(published.SOURCES.values())
 
 
 def looks(means: pd.DataFrame, *, gray: bool = False) -> dict[tuple[str, str], Look]:
