@@ -232,7 +232,7 @@ _COLUMNS = ("model", "label", "category", "pretraining", "dim", "input", "mean /
 
 
 def table() -> str:
-    """Return the models as a Markdown table; docs/models.md has it with further columns."""
+    """Return the models as a Markdown table."""
     rows = _COLUMNS, ["---"] * len(_COLUMNS), *map(_cells, MODELS.values())
     return "\n".join(f"| {' | '.join(cells)} |" for cells in rows)
 

@@ -159,8 +159,8 @@ def test_differences_with_verdicts_and_files_that_keep_every_number(tmp_path, sh
 
 def test_models_that_may_have_seen_the_levels_are_marked(show):
     out = show("--published", "--n_shot", "0")
-    web = "(web: ssup_resnet50, swsup_resnet50, mopro_resnet50 and 1 more)"
-    assert "clip_resnet50 †" in out and web in " ".join(out.split())
+    seen = "(IN-1K + other: ssup_resnet50, swsup_resnet50; web: mopro_resnet50, clip_resnet50)"
+    assert "clip_resnet50 †" in out and seen in " ".join(out.split())
     assert "†" not in show("--published", "--n_shot", "0", "--dataset", "in1k"), "seen by all"
 
 

@@ -86,4 +86,3 @@ def test_models(shared_dir):
         assert model.color == (row["figure_color"] if order else "black")
         assert (model.in_fig4 or "no", model.params_m) == (row["in_fig4"], row["params_M"])
         assert model.category == spec.category
-        assert (published.pretraining(model.name) == "IN-1K") == (spec.pretraining == "IN-1K")

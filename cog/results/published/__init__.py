@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cog.errors import CogError
+from cog.models.paper_models import pretraining
 
 #: ``source`` of the numbers by version, the argument of :func:`rows`.
 SOURCES = {"v2": "paper v2", "v1": "paper v1"}
@@ -56,13 +57,6 @@ def _read(file: str) -> list[dict[str, str]]:
 
 #: Models by name, in the order of the paper's tables.
 MODELS = {row["name"]: PublishedModel(order, **row) for order, row in enumerate(_read("models.csv"))}
-
-
-def pretraining(model: str) -> str:
-    """Return the pretraining data of a model of the paper, "unknown" for others."""
-    if model not in MODELS:
-        return "unknown"
-    return "web" if MODELS[model].category == "web-data" else "IN-1K"
 
 
 @functools.cache
