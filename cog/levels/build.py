@@ -102,15 +102,15 @@ def _similarities(
         facts = {"measure": "word vectors", "definition": "cosine of word vectors of names and glosses"}
         return x[: len(rows)] @ x[len(rows) :].T, facts | missing
     ic = information_content(graph, spanning)
-    outside = rows[np.isnan(ic[rows])]
-    if measure != "wup" and len(outside):  # which needs no taxonomy
+    values = MEASURES[measure](graph, ic, rows, columns)
+    if len(outside := rows[np.isnan(values).any(axis=1)]):  # of a measure that needs information contents
         raise CogError(
             f"--similarity {measure} needs all concepts of the data set, and {graph.wnids[outside[0]]} is "
             "outside; give --image_counts with it, or --imagenet_images_root"
         )
     facts = {"measure": measure, "definition": MEASURES[measure].__doc__ or ""}
     n_synsets = int(np.isfinite(ic).sum())
-    return MEASURES[measure](graph, ic, rows, columns), {**facts, "taxonomy_synsets": n_synsets}
+    return values, {**facts, "taxonomy_synsets": n_synsets}
 
 
 def cut(n_concepts: int, *, n_levels: int, level_size: int) -> list[range]:

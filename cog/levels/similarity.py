@@ -81,7 +81,7 @@ def _ratio(values: np.ndarray, rows: np.ndarray, columns: np.ndarray, subsumers:
     shared = 2 * np.append(values, 0.0)[subsumers]  # -1, no subsumer, selects the 0
     total = values[rows][:, None] + values[columns]
     # A total of 0: both synsets are the root of the taxonomy, so they are equal.
-    return np.divide(shared, total, out=np.ones_like(total), where=total > 0)
+    return np.divide(shared, total, out=np.ones_like(total), where=total != 0)
 
 
 #: Functions of graph, information content and node numbers of rows ``(N,)`` and columns ``(M,)``: similarity

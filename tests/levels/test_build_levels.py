@@ -186,8 +186,10 @@ def test_a_similarity_of_ones_own_is_one_function(toy, monkeypatch):
         above = [set(graph.above(node)) for node in columns.tolist()]
         return np.array([[len({*graph.above(row)} & one) for one in above] for row in rows.tolist()], float)
 
+    write_levels(given := toy.root / "given.pkl", [[wnid(n) for n in range(40, 45)]])
     monkeypatch.setitem(similarity.MEASURES, "shared", shared)
-    toy.run("--image_counts", toy.counts, "--similarity", "shared")
+    toy.run("--rerank", given, "--similarity", "shared", size=None)  # it needs no counts
+    toy.run("--image_counts", toy.counts, "--similarity", "shared", "--overwrite")
     assert toy.report("similarity")["definition"] == "number of common ancestors"
     assert float(toy.rows("levels.csv")[0]["similarity"]) > float(toy.rows("levels.csv")[-1]["similarity"])
 
