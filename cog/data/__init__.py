@@ -1,1 +1,1 @@
-"""Images: lists of images (``images``), readers (``stores``), pixels (``pixels``), batches (``loader``)."""
+"""Images: data sets, lists of images (``images``), archives, pixels, and batches (``loader``)."""

@@ -51,8 +51,8 @@ class Member(NamedTuple):
     kind: int
 
 
-def state(path: str | os.PathLike[str]) -> Archive:
-    """Return an archive in its current state, or raise an OSError."""
+def current(path: str | os.PathLike[str]) -> Archive:
+    """Return an archive as it is now, or raise an OSError."""
     status = os.stat(path)
     return os.fspath(path), status.st_size, status.st_mtime_ns
 
@@ -62,7 +62,7 @@ def read_member(archive: Archive, member: Member) -> bytes:
     if member.kind == OTHER:
         raise OSError(errno.EINVAL, "no plain file (a link, sparse, encrypted or oddly packed)", member.path)
     with files.open_regular(archive[0], buffering=0) as handle:
-        if state(archive[0]) != archive:
+        if current(archive[0]) != archive:
             raise OSError(errno.ESTALE, "the archive has changed since it was indexed", archive[0])
         handle.seek(member.offset)
         if member.kind != PLAIN:
@@ -176,7 +176,7 @@ def index(packed: Sequence[Archive], wanted: Wanted, is_split: bool) -> Index:
     """Return the index of archives, sorted by name, from the cache folder if they were indexed before."""
     folders = sorted({Path(path).resolve().parent for path, *_ in packed})
     places = (place / name for folder in folders for place in (folder, folder.parent) for name in LABEL_FILES)
-    labels = [state(path) for path in places if path.is_file()]
+    labels = [current(path) for path in places if path.is_file()]
     text = str((INDEX_VERSION, is_split, folders, packed, labels, wanted and sorted(wanted)))
     cache = Path(os.environ.get("COG_CACHE_DIR") or os.path.expanduser("~/.cache/imagenet-cog"))
     path = cache / f"images-{hashlib.sha256(os.fsencode(text)).hexdigest()[:20]}.npz"

@@ -196,7 +196,7 @@ def _in_archives(root: Path, paths: Sequence[Path], wanted: Collection[str] | No
             raise CogError(f"{paths[0].parent} has {has}; fetch the others")
     # Those named by a WordNet id are looked into if their class is wanted.
     alone = {path: path.stem for path in paths if is_wnid(path.stem)}
-    packed = [archives.state(p) for p in paths if wanted is None or p not in alone or alone[p] in wanted]
+    packed = [archives.current(p) for p in paths if wanted is None or p not in alone or alone[p] in wanted]
     if not packed:
         return Found(root, {label: [] for label in wanted or ()})
     rows, unread = archives.index(packed, wanted, is_split)

@@ -21,7 +21,6 @@ from cog.runtime.memory import n_processors, this_rank
 
 PIECE = 32  # rows that a process decodes at a time: fewer cost messages, more cost shared memory
 Span = tuple[int, int]  # first row, row after the last one
-Work = tuple[int, int, int]  # number of a decoder, first row, row after the last one
 Failures = list[tuple[int, str]]  # row, reason
 
 
@@ -52,12 +51,11 @@ def usable_workers(n_workers: int) -> int:
 
 
 class _Pieces(Dataset):
-    def __init__(self, decoders: Sequence[Decoder]) -> None:
-        self.decoders = decoders
+    def __init__(self, decoder: Decoder) -> None:
+        self.decoder = decoder
 
-    def __getitem__(self, piece: Work) -> Piece:
-        number, first, stop = piece
-        decoder = self.decoders[number]
+    def __getitem__(self, span: Span) -> Piece:
+        (first, stop), decoder = span, self.decoder
         size = decoder.preprocess.size
         made = Piece(torch.zeros(stop - first, size, size, 3, dtype=torch.uint8), [])
         if get_worker_info():
@@ -74,21 +72,22 @@ class _Pieces(Dataset):
 
 
 def decoded(
-    decoders: Sequence[Decoder], pieces: Sequence[Work], *, n_workers: int, pin_memory: bool = False
+    decoder: Decoder, spans: Sequence[Span], *, n_workers: int, pin_memory: bool = False
 ) -> Iterator[Piece]:
     """Start ``n_workers`` processes (0: none) at once, and return an iterator of the pieces, in order."""
-    n_workers = min(n_workers, len(pieces))
-    sizes = ((stop - first) * 3 * decoders[n].preprocess.size ** 2 for n, first, stop in pieces)
+    n_workers = min(n_workers, len(spans))
+    n_rows = max((stop - first for first, stop in spans), default=0)
+    size = 3 * n_rows * decoder.preprocess.size**2  # in bytes
     # Two pieces ahead of each process, one in use, one on its way; containers have 64 MB.
-    needed = (2 * n_workers + 2) * max(sizes) * this_rank().local_size if n_workers else 0
+    needed = (2 * n_workers + 2) * size * this_rank().local_size if n_workers else 0
     if os.path.isdir("/dev/shm") and (free := shutil.disk_usage("/dev/shm").free) < needed:
         raise CogError(
             f"/dev/shm has {free / 1e6:.0f} MB free, {n_workers} processes need {needed / 1e6:.0f} MB; "
             "enlarge it (docker run --shm-size=2g), or lower FT_EXTRACT.N_WORKERS (0: no shared memory)"
         )
     loader = DataLoader(
-        _Pieces(decoders),
-        sampler=pieces,  # type: ignore[arg-type]
+        _Pieces(decoder),
+        sampler=spans,  # type: ignore[arg-type]
         batch_size=None,  # a piece is a batch
         collate_fn=lambda piece: piece,
         num_workers=n_workers,

@@ -35,7 +35,7 @@ class Preprocess:
     resize: int = 224  # length of the shortest side before; of both sides with squash
     mean: RGB = IMAGENET_MEAN  # of channels in [0, 1]
     std: RGB = IMAGENET_STD
-    interpolation: str = "bicubic"  # one of cog.constants.INTERPOLATIONS: Pillow's filters, antialiased
+    interpolation: str = "bicubic"  # one of Pillow's filters, antialiased
     squash: bool = False  # whether the shape of the image is ignored
 
     def protocol(self) -> Preprocess:
@@ -63,11 +63,11 @@ def load_rgb(source: str | os.PathLike[str] | bytes, *, load_truncated: bool = F
 
 def resize_and_crop(image: Image.Image, preprocess: Preprocess) -> np.ndarray:
     """Return the center of a resized RGB image, uint8 ``(size, size, 3)``, with the bits of torchvision."""
-    unit, side = min(image.size), preprocess.size
+    shortest, side = min(image.size), preprocess.size
     if preprocess.squash:
         width = height = preprocess.resize
     else:  # the longer side is rounded down
-        width, height = (preprocess.resize * length // unit for length in image.size)
+        width, height = (preprocess.resize * length // shortest for length in image.size)
     if (width, height) != image.size:
         image = image.resize((width, height), Image.Resampling[preprocess.interpolation.upper()])
     if (width, height) != (side, side):

@@ -137,9 +137,9 @@ class Extractor:
             raise CogError(f"model {self._backbone.name} failed on a batch of shape {reason}") from error
 
 
-def pieces(spans: Iterable[Span], n: int) -> list[tuple[int, int, int]]:
-    """Return the batches of ``n`` rows of spans for :func:`cog.data.loader.decoded`, with one decoder."""
-    return [(0, row, min(row + n, stop)) for start, stop in spans for row in range(start, stop, n)]
+def batches(spans: Iterable[Span], n: int) -> list[Span]:
+    """Return the spans of ``n`` rows, or fewer at the ends, that spans consist of."""
+    return [(row, min(row + n, stop)) for start, stop in spans for row in range(start, stop, n)]
 
 
 def decoded_places(span: Span, failures: Failures) -> torch.Tensor:
@@ -153,7 +153,7 @@ def extract_rows(
 ) -> tuple[torch.Tensor, Failures]:
     """Return the features of the first ``n`` rows, float32 on the CPU, and the rows without, with reasons."""
     failures, parts = [], []
-    for piece in decoded([decoder], pieces([(0, n)], extractor.batch_size), n_workers=n_workers):
+    for piece in decoded(decoder, batches([(0, n)], extractor.batch_size), n_workers=n_workers):
         parts.append(extractor(piece.pixels).cpu())
         failures += piece.failures
     return torch.cat(parts)[decoded_places((0, n), failures)], failures

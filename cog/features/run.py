@@ -24,7 +24,7 @@ from cog.data.loader import Decoder, Failures, Span, decoded, usable_workers, wo
 from cog.data.wnids import class_list_digest
 from cog.errors import CogError, FailedImagesError, os_errors_explained, some
 from cog.features import feature_files, folder
-from cog.features.extract import Extractor, Model, decoded_places, extract_rows, pieces
+from cog.features.extract import Extractor, Model, batches, decoded_places, extract_rows
 from cog.models.choice import preprocess_of
 from cog.runtime import files, log, memory, signals
 from cog.runtime.device import device_name, resolve_device
@@ -70,7 +70,7 @@ class Extraction:
         return [span for span in own if not self.chunks[span].exists()]
 
     def is_done(self) -> bool:
-        """Return whether the result is there, and log that; another result is an CogError."""
+        """Return whether the result is there, and log that; another result is a CogError."""
         file = self.output.path / FEATURES_FILE
         if file.is_file() and not file.with_name(FEATURES_RECORD).is_file() and not self.overwrite:
             logger.warning("%s is kept, and no %s tells how it was made", file, FEATURES_RECORD)
@@ -80,7 +80,7 @@ class Extraction:
         return True
 
     def begin(self) -> None:
-        """Make the folder of chunks; unfinished work of other settings is an CogError."""
+        """Make the folder of chunks; unfinished work of other settings is a CogError."""
         identity, work = dict(self.output.identity), self.output.work
         with os_errors_explained(f"cannot write into {work}"):
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -160,7 +160,7 @@ def extract(extractions: Sequence[Extraction], *, allow_failures: int, rank: Ran
     Models of equal ``sharing`` share each decoded image; a model is not run on chunks that it has.
     """
     todo = [each for each in extractions if not each.is_done()]
-    work = _Passes(allow_failures, rank)
+    passes = _Passes(allow_failures, rank)
     groups: dict[Any, dict[ImageList, list[Extraction]]] = {}
     for each in todo:
         each.begin()
@@ -168,8 +168,8 @@ def extract(extractions: Sequence[Extraction], *, allow_failures: int, rank: Ran
     with worker_failures_explained():
         for group in [group for of_sharing in groups.values() for group in of_sharing.values()]:
             while group:
-                group = work.run(group)
-    if failed := work.failed:
+                group = passes.run(group)
+    if failed := passes.failed:
         of_images = all(isinstance(error, FailedImagesError) for error in failed.values())
         kind = FailedImagesError if of_images else CogError
         raise kind("; ".join(f"{each.label}: {error}" for each, error in failed.items()))
@@ -197,8 +197,8 @@ class _Passes:
     def _compute(self, todo: dict[Extraction, list[Span]]) -> None:
         first, spans = next(iter(todo)), sorted({span for spans in todo.values() for span in spans})
         n_workers = max(usable_workers(each.fx.N_WORKERS) for each in todo)
-        batches = pieces(spans, first.batch_size)
-        stream = decoded([first.decoder], batches, n_workers=n_workers, pin_memory=first.on_cuda)
+        rows = batches(spans, first.batch_size)
+        stream = decoded(first.decoder, rows, n_workers=n_workers, pin_memory=first.on_cuda)
         device, images = resolve_device(first.device), first.images
         n = sum(stop - start for start, stop in spans)
         self._load(todo, device)
@@ -267,9 +267,7 @@ class _Passes:
             if self.networks and memory.is_exhausted(error.__cause__ or error):
                 facts = each.model.choice.name, len(self.networks)
                 logger.info("%s does not fit into memory beside %d models: another pass follows", *facts)
-            elif not each.output.has_result(
-                overwrite=True
-            ):  # of another process, which has removed the chunks
+            elif not each.output.has_result(overwrite=True):  # else another process has removed the chunks
                 self.failed[each] = error
                 with contextlib.suppress(CogError):  # a full disk
                     files.write_json(each.output.work / FAILURE_FILE, {"reason": str(error)})

@@ -250,9 +250,8 @@ class Training:
     def _labelled(
         self, decoder: Decoder, spans: Sequence[tuple[int, int]]
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        n_failed, images, pieces = 0, decoder.images, [(0, *span) for span in spans]
-        pin_memory = self.device.type == "cuda"
-        made = decoded([decoder], pieces, n_workers=self._n_workers, pin_memory=pin_memory)
+        n_failed, images, pin_memory = 0, decoder.images, self.device.type == "cuda"
+        made = decoded(decoder, spans, n_workers=self._n_workers, pin_memory=pin_memory)
         for (first, stop), piece in zip(spans, made, strict=True):
             labels = torch.tensor(images.labels[first:stop])
             for row, reason in piece.failures:

@@ -64,10 +64,10 @@ def top1(
     labels = torch.tensor([order[name] for name in images.classes])[torch.from_numpy(images.labels)]
     pre, n, hits = row.declared["model"], len(images), 0
     network = load_paper_model(row, checkpoint, classifier=True).eval().to(device)
-    pieces = [(0, first, min(first + PIECE, n)) for first in range(0, n, PIECE)]
+    spans = [(first, min(first + PIECE, n)) for first in range(0, n, PIECE)]
     with exact_float32(), torch.inference_mode(), progress_of(n, row.name) as progress:
-        made = decoded([Decoder(images, pre)], pieces, n_workers=n_workers)
-        for (_, first, stop), piece in zip(pieces, made, strict=True):
+        made = decoded(Decoder(images, pre), spans, n_workers=n_workers)
+        for (first, stop), piece in zip(spans, made, strict=True):
             for number, reason in piece.failures:
                 raise CogError(f"cannot decode {images.root / images.file(number)}: {reason}")
             logits = network(to_input(piece.pixels, *normalizer(pre.mean, pre.std, device)))

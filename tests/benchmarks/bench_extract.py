@@ -116,9 +116,9 @@ def plain(images: ImageList, workers: int) -> float:
 
 
 def decoding(images: ImageList, workers: int) -> float:
-    pieces = [(0, row, min(row + 32, len(images))) for row in range(0, len(images), 32)]
-    decoders, scale = [loader.Decoder(images, Preprocess())], normalizer(IMAGENET_MEAN, IMAGENET_STD, DEVICE)
-    batches = loader.decoded(decoders, pieces, n_workers=workers, pin_memory=DEVICE.type == "cuda")
+    spans = [(row, min(row + 32, len(images))) for row in range(0, len(images), 32)]
+    decoder, scale = loader.Decoder(images, Preprocess()), normalizer(IMAGENET_MEAN, IMAGENET_STD, DEVICE)
+    batches = loader.decoded(decoder, spans, n_workers=workers, pin_memory=DEVICE.type == "cuda")
     return rate(batches, lambda piece: to_input(piece.pixels, *scale))
 
 

@@ -11,9 +11,6 @@ from cog.data import datasets, loader
 from cog.data.loader import Decoder, decoded, usable_workers
 from cog.data.pixels import Preprocess, load_rgb, resize_and_crop
 
-PREPROCESS = Preprocess(size=12, resize=16)
-PIECES = [(0, 0, 5), (0, 5, 10), (0, 20, 23), (1, 10, 15)]
-
 
 @pytest.fixture
 def images(tmp_path):
@@ -28,18 +25,18 @@ def images(tmp_path):
 
 
 @pytest.mark.parametrize("n_workers", [0, 1, 3])
-def test_whoever_decodes(images, n_workers):
-    """Images that fail are named, and black."""
+@pytest.mark.parametrize("preprocess", [Preprocess(size=12, resize=16), Preprocess(14, 14, squash=True)])
+def test_whoever_decodes_images_that_fail_are_named_and_black(images, n_workers, preprocess):
     before = torch.random.get_rng_state()
-    decoders = [Decoder(images, PREPROCESS), Decoder(images, Preprocess(14, 14, squash=True))]
-    pieces = list(decoded(decoders, PIECES, n_workers=n_workers))
+    spans = [(0, 5), (5, 10), (20, 23), (10, 15)]
+    pieces = list(decoded(Decoder(images, preprocess), spans, n_workers=n_workers))
     assert [len(piece.pixels) for piece in pieces] == [5, 5, 3, 5]
-    for (number, first, _), piece in zip(PIECES, pieces, strict=True):
+    for (first, _), piece in zip(spans, pieces, strict=True):
         failed = [row for row, _ in piece.failures]
         for row, pixels in enumerate(piece.pixels, start=first):
             if row not in failed:
                 image = load_rgb(images.root / images.file(row))
-                assert np.array_equal(pixels, resize_and_crop(image, decoders[number].preprocess))
+                assert np.array_equal(pixels, resize_and_crop(image, preprocess))
             assert pixels.dtype == torch.uint8 and bool(pixels.any()) == (row not in failed)
     failures = [failure for piece in pieces for failure in piece.failures]
     assert [row for row, _ in failures] == [3, 4, 20, 12]
