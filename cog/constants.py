@@ -23,13 +23,9 @@ FEATURES_RECORD, IMAGE_PATHS_FILE = "features.json", "image_paths.txt"
 RESULTS_FILE, LOGS_FILE = "results.json", "logs.pkl"
 LEVELS_FILE, SPLIT_FILE = "cog_levels_mapping_file.pkl", "cog_concepts_split_file.pkl"
 
-#: Values of ``FT_EXTRACT.PREPROCESS``, ``POOLING`` and ``IMAGE_INTERPOLATION`` (Pillow's filters).
+#: Values of ``FT_EXTRACT.PREPROCESS`` and ``POOLING``.
 GEOMETRIES = ("protocol", "model")
 POOLINGS = ("default", "cls", "mean", "cls+mean", *(f"last{n}" for n in range(2, 13)))
-INTERPOLATIONS = ("bicubic", "bilinear", "lanczos", "nearest", "box", "hamming")
-
-#: Values of ``CLF.PRECISION``, the precision of the matrix products in training.
-PRECISIONS = ("auto", "fp32", "tf32", "bf16")
 
 #: Kinds of pretraining data, from which it follows whether the concepts of the levels were unseen.
 PRETRAINING = ("IN-1K", "IN-21K", "IN-1K + other", "web", "unknown")

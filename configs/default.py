@@ -6,7 +6,7 @@ Precedence: this file < the model's own preprocessing (cog/models/paper_models.p
 
 from yacs.config import CfgNode
 
-from cog.constants import CLASSIFIERS, GEOMETRIES, INTERPOLATIONS, POOLINGS, PRECISIONS
+from cog.constants import CLASSIFIERS, GEOMETRIES, POOLINGS
 
 _C = CfgNode()
 
@@ -144,7 +144,7 @@ _POSITIVE, _BELOW_1 = (1e-300, 1e300), (0, 1 - 1e-9)
 RANGES = {
     "FT_EXTRACT.IMAGE_RESIZE_SIZE": _COUNT,
     "FT_EXTRACT.IMAGE_CROP_SIZE": _COUNT,
-    "FT_EXTRACT.IMAGE_INTERPOLATION": INTERPOLATIONS,
+    "FT_EXTRACT.IMAGE_INTERPOLATION": ("bicubic", "bilinear", "lanczos", "nearest", "box", "hamming"),
     "FT_EXTRACT.PREPROCESS": GEOMETRIES,
     "FT_EXTRACT.POOLING": POOLINGS,
     "FT_EXTRACT.IMAGE_NORM.MEAN": (0, 1),
@@ -165,7 +165,7 @@ RANGES = {
     "CLF.VAL_PERC": (1e-9, 1 - 1e-9),
     "CLF.LR_INTV": _POSITIVE,
     "CLF.WD_INTV": _POSITIVE,
-    "CLF.PRECISION": PRECISIONS,
+    "CLF.PRECISION": ("auto", "fp32", "tf32", "bf16"),
     "FINETUNE.N_EPOCHS": _COUNT,
     "FINETUNE.BATCH_SIZE": _COUNT,
     "FINETUNE.BATCH_PER_DEVICE": _COUNT,

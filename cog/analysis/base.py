@@ -162,8 +162,8 @@ def run(analyses: Sequence[Analysis], inputs: Sequence[AnalysisInput], *, overwr
             if not output.is_done(overwrite=overwrite):
                 todo[-1][1].append((each, output, each.name + suffix))
     with signals.deferred(), exact_float32():
-        for data, tasks in todo:
-            for each, output, name in tasks:
+        for data, missing in todo:
+            for each, output, name in missing:
                 with output.claimed():
                     if output.is_published:  # another process has computed this result in the meantime
                         continue

@@ -18,7 +18,7 @@ from cog.commands import flags
 from cog.data.wnids import IN1K_LIST
 from cog.errors import CogError, some
 from cog.paths import require_dir, require_file
-from cog.runtime import cli as cli_tools
+from cog.runtime import cli
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ FILES = {
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     """Return the parsed flags; no file is read or written."""
     parser = flags.parser(__doc__ or "", *EXAMPLES)
-    add, number = parser.add_argument, cli_tools.whole_number(1)
+    add, number = parser.add_argument, cli.whole_number(1)
     for name, text in FILES.items():
         add(f"--{name}", metavar="PATH", help=text)
     add("--protocol", choices=("v2", "v1"), default="v2", help="of the paper (default: v2, 5,146 concepts)")

@@ -14,8 +14,7 @@ from typing import Any
 from cog import constants, paths
 from cog.commands import flags
 from cog.errors import CogError, some
-from cog.runtime import cli as cli_tools
-from cog.runtime import signals
+from cog.runtime import cli, signals
 from cog.runtime.memory import this_rank
 
 EXAMPLES = (
@@ -34,7 +33,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     flags.add(parser, "models_root_dir", "ckpt_file", "model_loader", "models_file", "output_dir")
     flags.add(parser, *flags.IMAGES, "allow_failures", "device", "overwrite")
     limit = "only the first N images of the first N classes, into <models_root_dir>/limit-N"
-    parser.add_argument("--limit", metavar="N", type=cli_tools.whole_number(1), help=limit)
+    parser.add_argument("--limit", metavar="N", type=cli.whole_number(1), help=limit)
     return parser.parse_args(argv)
 
 

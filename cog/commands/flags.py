@@ -86,13 +86,13 @@ def parser(description: str, *examples: str, **options: Any) -> cli.Parser:
     return made
 
 
-def add(group: argparse.ArgumentParser | argparse._ArgumentGroup, *names: str, **changes: Any) -> None:
+def add(parser: argparse.ArgumentParser, *names: str, **changes: Any) -> None:
     """Add shared flags by their names without ``--``; ``changes`` replace options of their declarations."""
     for name in names:
         options, value = {**FLAGS[name], **changes}, os.environ.get(name, "").strip()
         if name in PLACES and value and not constants.is_unset(value):
             options |= {"default": value, "required": False}
-        group.add_argument(f"--{name}", **options)
+        parser.add_argument(f"--{name}", **options)
 
 
 def image_sources(args: argparse.Namespace) -> ImageSources:

@@ -9,8 +9,7 @@ import argparse
 from collections.abc import Sequence
 
 from cog.commands import flags
-from cog.runtime import cli as cli_tools
-from cog.runtime import signals
+from cog.runtime import cli, signals
 
 EXAMPLES = (
     "--model sup_resnet50 --dataset cog_l5 --models_root_dir /models EVAL.SEED 22",
@@ -29,7 +28,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     flags.add(parser, "overwrite", "device")
     parser.add_argument("--mom", type=float, default=0.9, help="momentum of SGD (default: 0.9)")
     freq = "epochs between log lines of the final training, 0 for none (default: 10)"
-    parser.add_argument("--print_freq", type=cli_tools.whole_number(0), default=10, help=freq)
+    parser.add_argument("--print_freq", type=cli.whole_number(0), default=10, help=freq)
     return parser.parse_args(argv)
 
 

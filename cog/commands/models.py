@@ -10,12 +10,12 @@ from cog.models.choice import unknown_model
 from cog.models.paper_models import MODELS, table
 from cog.models.spec import PaperModel
 from cog.paths import ModelDir, require_dir
-from cog.runtime import cli as cli_tools
+from cog.runtime import cli
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code."""
-    parser = cli_tools.Parser(__doc__ or "", has_keys=False)
+    parser = cli.Parser(__doc__ or "", has_keys=False)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for run in (_list, _fetch, _check, _top1):
         text = run.__doc__ or ""

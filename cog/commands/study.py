@@ -20,8 +20,7 @@ from typing import Any
 from cog import config, constants, paths
 from cog.commands import flags
 from cog.errors import CogError, some
-from cog.runtime import cli as cli_tools
-from cog.runtime import files, output
+from cog.runtime import cli, files, output
 from cog.runtime.output import DONE
 from cog.study import local, networks, slurm, tasks, units
 from cog.study.tasks import EXTRACT, Task
@@ -45,7 +44,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     flags.add(parser, "n_shot", default=[0, *constants.SHOTS])
     flags.add(parser, "models_file", "model_loader", *flags.IMAGES, "log_dir")
     flags.add(parser, "overwrite", help="make results of other networks or settings again")
-    add, number = parser.add_argument, cli_tools.whole_number(1)
+    add, number = parser.add_argument, cli.whole_number(1)
     add("--dry_run", action="store_true", help="print the tasks, and try each model on one image")
     add("--n_processes", type=number, metavar="N", help="tasks at a time (default: one per GPU or processor)")
     text = "submit to SLURM, with arguments of sbatch such as '--partition=gpu --gres=gpu:1'"

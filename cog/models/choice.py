@@ -44,8 +44,8 @@ class ModelChoice:
     loader: str | Loader | None = None  # FILE.py:FUNCTION of the user's loader, or the function
     folder: Path | None = None  # may hold further files of the model
     pretraining: str = "unknown"  # one of cog.constants.PRETRAINING
-    label: str | None = None  # name in tables and figures that the user gives
-    group: str | None = None  # name of a group of models that the user gives
+    label: str | None = None  # text of the user's for features.json
+    group: str | None = None  # likewise
     keys: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # of the configuration, in models_file
     models_file: str = ""  # the user's file of models
 

@@ -32,8 +32,8 @@ class AnalysisRecord:
     """The result of one analysis of one data set."""
 
     analysis: str  # name of the analysis, as in analysis_<name>
-    model: str | None  # <model_title>_<architecture_name>, or None when it was not given, as the data set
-    dataset: str | None
+    model: str  # <model_title>_<architecture_name>
+    dataset: str
     identity: dict[str, Any]
     values: dict[str, Number]
     seeds: list[int] = field(default_factory=list)
@@ -43,13 +43,11 @@ class AnalysisRecord:
     device: str = "cpu"
     seconds: float = 0.0
     finished: str = ""  # ISO 8601, UTC
-    folder: Path | None = None  # of the file that was read; not written
 
 
 def write(folder: str | os.PathLike[str], record: AnalysisRecord) -> None:
     """Write ``results.json`` atomically; numbers that are not finite become null."""
-    data = {name: value for name, value in vars(record).items() if name != "folder"}
-    files.write_json(Path(folder) / RESULTS_FILE, files.plain({"status": "complete", **data}))
+    files.write_json(Path(folder) / RESULTS_FILE, files.plain({"status": "complete", **vars(record)}))
 
 
 def read(folder: str | os.PathLike[str]) -> AnalysisRecord:
@@ -60,7 +58,7 @@ def read(folder: str | os.PathLike[str]) -> AnalysisRecord:
         raise CogError(f"{path} has status {data.get('status')!r}, expected 'complete'")
     needed: dict[str, Any] = dict.fromkeys(("analysis", "model", "dataset")) | {"identity": {}, "values": {}}
     known = {one.name: data[one.name] for one in fields(AnalysisRecord) if one.name in data}
-    record = AnalysisRecord(**needed | known | {"folder": Path(folder)})
+    record = AnalysisRecord(**needed | known)
     tables = [record.values, *(record.per_seed.values() if isinstance(record.per_seed, dict) else [None])]
     for table in tables:
         values = table.items() if isinstance(table, dict) else [("", "")]

@@ -31,10 +31,10 @@ class Parser(argparse.ArgumentParser):
         self._has_keys = has_keys
         self.add_argument("--version", action="version", version=f"imagenet-cog {__version__}")
 
-    def parse_args(self, args: Sequence[str] | None = None, namespace=None):  # type: ignore[override]
+    def parse_args(self, args: Sequence[str] | None = None) -> argparse.Namespace:  # type: ignore[override]
         """Parse ``args`` (default: the command line) into a namespace with ``opts``."""
         flags, opts = self._split(sys.argv[1:] if args is None else args)
-        namespace, unknown = self.parse_known_args(flags, namespace)
+        namespace, unknown = self.parse_known_args(flags)
         if unknown:
             hint = did_you_mean(unknown[0].partition("=")[0], self._option_string_actions, cutoff=0.7)
             self.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")

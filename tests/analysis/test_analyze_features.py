@@ -55,8 +55,8 @@ def test_a_record_is_complete_reproducible_and_replaced_by_overwrite_alone(name,
     assert first.values and first.versions["numpy"] and first.finished
     assert set(first.per_seed) == {str(seed) for seed in first.seeds}
     expected = {"results.json", "program.log", *FILES.get(name, ())}
-    assert {path.name for path in first.folder.iterdir()} == expected
-    path = first.folder / "results.json"
+    [path] = models.rglob("analysis_*/results.json")
+    assert {file.name for file in path.parent.iterdir()} == expected
     text, record = path.read_text(), json.loads(path.read_text())
     assert "NaN" not in text and "Infinity" not in text
     assert f"[my_net cog_l1] {first.analysis}: " in capsys.readouterr().out

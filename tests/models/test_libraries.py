@@ -20,7 +20,7 @@ import cog
 from cog.data.pixels import normalizer, resize_and_crop, to_input
 from cog.errors import CogError
 from cog.models import libraries
-from cog.models.choice import find_model
+from cog.models.choice import LIBRARIES, find_model
 from cog.models.networks import T2TViT
 
 #: Name and side of the images; those of torchvision also with the classifier. The first are quick.
@@ -265,6 +265,7 @@ def test_without_a_network(tmp_path, monkeypatch):
 
     with pytest.raises(CogError, match=r"has no model .*timm_test_vit\.r160_in1k"):
         libraries.find("timm_test_vit.r161_in1k")
+    assert tuple(libraries.LIBRARIES) == LIBRARIES
     (tmp_path / "models").mkdir()
     monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path / "hub"))
     monkeypatch.setattr(torch.hub, "download_url_to_file", fail)

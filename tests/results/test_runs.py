@@ -199,7 +199,7 @@ def test_analyses_are_rows(tmp_path):
     folder = tmp_path / "a/b/in1k/analysis_kmeans"
     folder.mkdir(parents=True)
     per_seed, values = {"0": {"ami": 0.4}, "1": {"ami": 0.6}}, {"ami": 0.6, "none": None}
-    analysis_records.write(folder, AnalysisRecord("kmeans", None, None, {}, values, [0, 1], per_seed))
+    analysis_records.write(folder, AnalysisRecord("kmeans", "a_b", "in1k", {}, values, [0, 1], per_seed))
     (tmp_path / "a/b/in1k/analysis_knn").mkdir()
     results = read.read(tmp_path)
     rows = {row.metric: row for row in results.scores.itertuples()}
