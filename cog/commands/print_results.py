@@ -146,8 +146,8 @@ def _tables(args: argparse.Namespace, width: int) -> str:
         return views.seed_by_seed(own, means[means["source"] == frame.RUNS], args.published)
     how = {"relative_to": args.relative_to, "analysis": args.analysis or (), "format": args.format}
     how |= {"models": args.model, "datasets": args.dataset, "beside": args.published if len(own) else None}
-    means = frame.in_order(means, args.model or ())
-    return render.table(means, args.show or "accuracy", width=width, **how)
+    text = render.table(frame.in_order(means, args.model or ()), args.show or "accuracy", width=width, **how)
+    return render.spelled(text, sys.stdout.encoding)
 
 
 def _write(args: argparse.Namespace) -> None:

@@ -15,7 +15,7 @@ from cog.runtime.log import logger, set_up_logging
 def run(main: Callable[[Sequence[str] | None], int | None], argv: Sequence[str] | None = None) -> NoReturn:
     """Run the ``main`` of a script and exit: with code 0, or that of an error after its one line."""
     set_up_logging()
-    if getattr(sys.stdout, "errors", None) == "strict" and hasattr(sys.stdout, "reconfigure"):
+    if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="backslashreplace")  # a path may contain bytes that are not text
     try:
         code = main(argv) or 0

@@ -70,12 +70,8 @@ def evaluate(
     evaluation = f"{first.classifier}_max{first.max_per_class}" if first.max_per_class else first.classifier
     model = on_train.name if backbone is None else str(getattr(backbone, "name", OWN_NETWORK))
     n_test, classes = len(data.test_y), on_train.class_list
-    of_all: dict[str, Any] = {
-        "source": frame.RUNS,
-        "model": model,
-        "dataset": dataset,
-        "evaluation": evaluation,
-    }
+    of_all: dict[str, Any] = {"source": frame.RUNS, "model": model, "dataset": dataset}
+    of_all["evaluation"] = evaluation
     data_with = functools.partial(data_of, dataset, n_classes=data.n_classes, n_test=n_test, classes=classes)
     rows, most = [], data.together.seeds
     for group in (runs[i : i + most] for runs in several for i in range(0, len(runs), most)):
@@ -83,10 +79,10 @@ def evaluate(
             top1, top5 = (result.logs[f"test/{metric}"][-1] for metric in ("top1", "top5"))
             per_class = counts_per_class(result.predictions, data.test_y, data.n_classes, top1=top1)
             correct = concept_counts.read(per_class, n_classes=data.n_classes, top1=top1)
-            n_train = None if run.n_shot else result.rows["final_train"]
-            protocol = unlike_protocol(files.plain(dataclasses.asdict(run)), evaluation)
+            of_run = files.plain(dataclasses.asdict(run))
+            protocol = unlike_protocol(of_run, evaluation, diverged=result.diverged)
             row = {"n_shot": run.n_shot, "seed": run.seed, "images": n_test, "classes": classes}
-            row |= {"protocol": protocol, "data": data_with(n_train=n_train)}
+            row |= {"protocol": protocol, "data": data_with(n_train=None if run.n_shot else len(on_train))}
             rows.append(of_all | row | {"metric": "top1", "value": top1, "correct": correct})
             rows.append(of_all | row | {"metric": "top5", "value": top5})
     return frame.scores_of(rows)

@@ -53,7 +53,8 @@ def print_accuracies(final: Mapping[str, Any], path: Path) -> None:
     """Print the accuracies of a final training, the entry ``final`` of ``results.json``."""
     top1, top5 = final.get("test_top1"), final.get("test_top5")
     if isinstance(top1, float) and isinstance(top5, float):
-        print(f"top-1: {top1:.2f}  top-5: {top5:.2f}  ({path})", flush=True)
+        marked = "  training diverged" if final.get("diverged") is True else ""
+        print(f"top-1: {top1:.2f}  top-5: {top5:.2f}  ({path}){marked}", flush=True)
 
 
 def write_final(

@@ -29,6 +29,8 @@ WIDTH = 100
 #: Columns of a frame that are not in CSV and JSON: objects, and what only tables need.
 _INNER = {*TEXTS, "counts", "values", "features", "classes"}
 
+_JOINT = "\N{NO-BREAK SPACE}"  # between a name and its mark, at which lines are not broken
+
 _LATEX = {
     ord("±"): r"$\pm$",
     ord("†"): r"$^\dagger$",
@@ -100,16 +102,20 @@ def render(view: pd.DataFrame, form: str, *more: pd.DataFrame, width: int = WIDT
         text = title.replace("±", "+-") + "; needs \\usepackage{booktabs}" if form == "latex" else title
         titles = textwrap.wrap(text, width) if form == "text" else [lead + text]
         lines += [*titles, "", *in_blocks(wide, form, width if form == "text" else sys.maxsize), ""]
-    wrapper = textwrap.TextWrapper(
-        max(width, 40),
-        initial_indent=lead,
-        subsequent_indent=lead,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+    look: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
+    wrapper = textwrap.TextWrapper(max(width, 40), initial_indent=lead, subsequent_indent=lead, **look)
     for note in [*views.footnotes(view), *(note for one in more for note in one.attrs["notes"])]:
-        lines += [_markdown(note), ""] if form == "markdown" else wrapper.wrap(printable(note))
-    return "\n".join(lines).rstrip("\n") + "\n"
+        joined = re.sub(f" (?=[{views.SEEN}{views.UNLIKE}])", _JOINT, printable(note))
+        lines += [_markdown(note), ""] if form == "markdown" else wrapper.wrap(joined)
+    return "\n".join(lines).rstrip("\n").replace(_JOINT, " ") + "\n"
+
+
+def spelled(text: str, encoding: str | None) -> str:
+    """Return text with signs that an encoding lacks in ASCII, as wide."""
+    for sign, word in (("± ", "+-"), ("±", "+-"), (views.SEEN, "^"), (views.UNLIKE, "#")):
+        if not sign.strip().encode(encoding or "utf-8", "ignore"):
+            text = text.replace(sign, word)
+    return text
 
 
 def grids(view: pd.DataFrame, *, paper_names: bool = False) -> list[tuple[str, pd.DataFrame]]:

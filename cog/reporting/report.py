@@ -86,13 +86,9 @@ def write(
 ) -> Path:
     """Write the report, and return its path with symbolic links resolved; a file there is replaced.
 
-    Args:
-        path: path of the HTML file.
-        results: runs, analyses, and numbers of shared files and of the papers.
-        root: folder of the results, which the page names.
-        baseline: model to which differences are shown; None: the paper's reference, if there is any result.
-        seeds: seeds that each mean should have, see :func:`cog.results.frame.average`.
-        created: date and time to show.
+    ``root`` is the folder of the results, which the page names, ``baseline`` the model to which differences
+    are shown (None: the paper's reference, if there is any result), ``created`` a date and time to show.
+    ``seeds`` are those that each mean should have, see :func:`cog.results.frame.average`.
 
     Raises:
         CogError: the file cannot be written, or there is no result of ``baseline``.
@@ -182,11 +178,13 @@ def _standing(means: pd.DataFrame) -> Table | None:
     values = shown.pivot_table(index="row", columns="dataset", values="value", dropna=False, sort=False)
     rows = shown.groupby("row").agg({"source": "first", "unlike": "max"}).reindex(values.index)
     is_own, unlike = rows["source"] == RUNS, rows["unlike"]
-    levels = [name for name in constants.COG_LEVELS if name in values]
-    mean = values[levels or list(values)].mean(axis=1, skipna=False)
+    averaged = [name for name in constants.COG_LEVELS if name in values] or list(values)
+    mean = values[averaged].mean(axis=1, skipna=False)
     rank = mean.round(1).where(unlike == unlike.mode()[0]).rank(ascending=False, method="min")
     n_ranked = int(rank.notna().sum())
-    more = {"mean L1 to L5" if levels else "mean": mean.map("{:.1f}".format)}
+    named = some([dataset_label(name) for name in averaged], 5)
+    of = "L1 to L5" if tuple(averaged) == constants.COG_LEVELS else named
+    more = {f"mean {of}": mean.map("{:.1f}".format)}
     if n_ranked > 1:
         more["rank"] = rank.map("{:.0f}".format)
     if {constants.IN1K, constants.COG_LEVELS[-1]} <= set(values):

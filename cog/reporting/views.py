@@ -18,6 +18,7 @@ from cog.results import compare, metrics, published
 from cog.results.frame import (
     CLASSIFIER,
     LOGREG,
+    PLACE,
     RUNS,
     UNKNOWN,
     dataset_key,
@@ -40,6 +41,7 @@ SEEN, UNLIKE = "†", "‡"
 _OVER_CONCEPTS = "[ ]: 95 % interval over concepts (with their images) and seeds; of one seed over concepts."
 _OF_ANALYSES = "[ ]: 95 % bootstrap interval over concepts; seeds are averaged before."
 _OF_DROP = "[ ]: 95 % interval over concepts (with their images) of both data sets, independent, and seeds."
+_NO_BASE = "Left out, without a mean, or without one on in1k of as many shots, alike in settings and data"
 _TOLD = (
     "[ ]: 95 % interval over concepts (with their images) and common seeds, paired over both. *: higher or "
     "lower, as the interval excludes 0 also after Holm's correction for all differences shown. ?: no verdict "
@@ -95,7 +97,11 @@ def drop(means: pd.DataFrame) -> pd.DataFrame:
     view = compare.drop(means)
     title = "{metric} accuracy, change since the model's own in1k (% of it), {of}"
     title += _spread(view, ", ± combined deviation over seeds")
-    return readable(view, title, cells(view, "+"), notes=[_OF_DROP] if view["low"].notna().any() else [])
+    notes = [_OF_DROP] if view["low"].notna().any() else []
+    places, shown = (frame.set_index(PLACE).index for frame in (means, view))
+    if len(left := means[~places.isin(shown) & (means["dataset"] != constants.IN1K)]):
+        notes.append(f"{_NO_BASE}: {some(_places(left, 'model'), 6)}.")
+    return readable(view, title, cells(view, "+"), notes=notes)
 
 
 def relative_to(means: pd.DataFrame, model: str) -> pd.DataFrame:
@@ -322,8 +328,8 @@ def footnotes(view: pd.DataFrame) -> list[str]:
     return [*lines, *view.attrs.get("notes", []), *_seen_note(view)]
 
 
-def _places(part: pd.DataFrame) -> list[str]:
-    rows = part.groupby("row", sort=False, observed=True)["dataset"]
+def _places(part: pd.DataFrame, by: str = "row") -> list[str]:
+    rows = part.groupby(by, sort=False, observed=True)["dataset"]
     return [f"{row} on {', '.join(group.unique())}" for row, group in rows]
 
 

@@ -69,11 +69,11 @@ def data_of(
     return ", ".join(other) or (UNKNOWN if n_classes is None else BENCHMARK)
 
 
-def unlike_protocol(settings: Mapping[str, Any], evaluation: str) -> str:
+def unlike_protocol(settings: Mapping[str, Any], evaluation: str, *, diverged: bool = False) -> str:
     """Return the column ``protocol`` of a run: settings (in types of JSON) unlike the paper's, or ""."""
     usual = _usual(evaluation).items()
-    others = [name for name, value in usual if name in settings and settings[name] != value]
-    return ", ".join(f"{name} {_in_words(settings[name])}" for name in others)
+    words = [f"{name} {_in_words(settings[name])}" for name, v in usual if settings.get(name, v) != v]
+    return ", ".join([*words, *["training diverged"] * diverged])
 
 
 @functools.cache

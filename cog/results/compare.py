@@ -58,15 +58,17 @@ def drop(means: pd.DataFrame) -> pd.DataFrame:
     """Return changes since the model's own IN-1K accuracy with as many shots, in percent of it (v1, Fig. 3c).
 
     ``std`` is that of a ratio of independent means to first order, ``low`` and ``high`` are the 95 % interval
-    over the concepts of both, ``accuracy`` and ``in1k`` the two accuracies. Without any of IN-1K, a CogError.
+    over the concepts of both, ``accuracy`` and ``in1k`` the two accuracies, which are both on the benchmark's
+    data, or both on other data. Without any of IN-1K, a CogError.
     """
     place = ["source", "model", "evaluation", "n_shot", "metric"]
     base = means[means["dataset"] == constants.IN1K]
     if base.empty:
         raise CogError(f"--show drop needs results on {constants.IN1K}, and there is none among those read")
-    columns = [*place, "value", "std", "counts", "protocol", "note"]
+    columns = [*place, "value", "std", "counts", "protocol", "unlike", "note"]
     view = means[means["dataset"] != constants.IN1K].merge(base[columns], on=place, suffixes=("", "_in1k"))
     same = view["note"].eq("") & view["note_in1k"].eq("") & view["protocol"].eq(view["protocol_in1k"])
+    same &= view["unlike"].eq("") == view["unlike_in1k"].eq("")
     view = view[same & view["value_in1k"].gt(0)].reset_index(drop=True)
     ends = [_change(*pair) for pair in zip(view["counts"], view["counts_in1k"], strict=True)]
     view[["low", "high"]] = np.reshape(np.array(ends, float), (-1, 2))

@@ -14,7 +14,7 @@ Columns of ``scores`` (:data:`SCORES`)::
     images        number of test images, missing where it is not known
     data          "benchmark", "unknown" (counts not recorded), or the counts that are not the benchmark's
     classes       SHA-256 of the list of classes, or None
-    protocol      settings that are not the paper's, such as "n_epochs 10", or ""
+    protocol      settings that are not the paper's, such as "n_epochs 10", "training diverged", or ""
     features      digest of the training and test features, or None
     pretraining   one of cog.constants.PRETRAINING
     folder        folder of the run or analysis, or None

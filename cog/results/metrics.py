@@ -83,9 +83,8 @@ def describe(evaluation: str, metric: str, n_shot: int = 0) -> Metric:
     name, _, rest = evaluation.partition("_")
     for row, (pattern, declared) in enumerate(DECLARED.get(name, {}).items()):
         if found := re.fullmatch(pattern, metric):
-            label = declared.label.format(
-                *[METRIC_LABELS.get(word, word) for word in found.groups()], of=rest
-            )
+            parts = [METRIC_LABELS.get(word, word) for word in found.groups()]
+            label = declared.label.format(*parts, of=rest)
             place = (1, list(DECLARED).index(name), row, natural_key(rest), natural_key(metric))
             return replace(declared, label=label, group=name, order=place)
     is_percent, is_count = metric.endswith("_percent"), metric.startswith("n_")
@@ -110,11 +109,7 @@ def _of_classifier(match: re.Match[str], metric: str, n_shot: int) -> Metric:
     )
     group = "pca" if match["pca"] else "balanced" if match["max"] else match["type"].removesuffix("_noact")
     better = 0 if is_change and match["type"] == "finetune" else 1
-    sizes = (
-        list(_TYPES).index(match["type"]),
-        int(match["max"] or 0),
-        int(match["pca"] or 0),
-        n_shot or 1 << 62,
-    )
-    order = (0 if match[0] == "logreg" else 2, *sizes, list(_OF_CLASSIFIERS).index(metric))
+    kind, sizes = list(_TYPES).index(match["type"]), (int(match[name] or 0) for name in ("max", "pca"))
+    sort = kind, *sizes, n_shot or 1 << 62, list(_OF_CLASSIFIERS).index(metric)
+    order = (0 if match[0] == "logreg" else 2, *sort)
     return Metric(label, PERCENT, 1, better, signed=is_change, group=group, order=order)

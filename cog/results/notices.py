@@ -130,8 +130,19 @@ def _other_data(means: pd.DataFrame, runs: list[Any], results: Results) -> list[
     "To compare with the paper, run again with the defaults; else name the settings with the scores.",
 )
 def _other_protocol(means: pd.DataFrame, runs: list[Any], results: Results) -> list[str]:
-    by_setting = Counter((run.model, run.protocol) for run in runs if run.protocol)
+    odd = [run for run in runs if run.protocol and not run.details["diverged"]]
+    by_setting = Counter((run.model, run.protocol) for run in odd)
     return [f"{model}: {setting} (runs: {n:,})" for (model, setting), n in by_setting.items()]
+
+
+@_check(
+    PROBLEM,
+    "Final training diverged",
+    "The weights were no longer finite: these accuracies mean nothing, and no mean has them. Lower the "
+    'interval of learning rates, such as CLF.LR_INTV "(0.1, 10)", and run again with --overwrite.',
+)
+def _diverged(means: pd.DataFrame, runs: list[Any], results: Results) -> list[str]:
+    return [f"{_place(run)}: {run.folder}" for run in runs if run.details["diverged"]]
 
 
 @_check(
@@ -150,16 +161,6 @@ def _no_mean(means: pd.DataFrame, runs: list[Any], results: Results) -> list[str
         words = [f"{seed}: {setting}" for setting, seed in settings.get(_place(row), {}).items()]
         lines.append(f"{_place(row)}: {row.note}" + "".join(words) * (len(words) > 1))
     return lines
-
-
-@_check(
-    PROBLEM,
-    "Final training diverged",
-    "The weights were no longer finite; these accuracies mean nothing but are in the averages. Lower the "
-    'interval of learning rates, such as CLF.LR_INTV "(0.1, 10)", and run again with --overwrite.',
-)
-def _diverged(means: pd.DataFrame, runs: list[Any], results: Results) -> list[str]:
-    return [f"{_place(run)}: {run.folder}" for run in runs if run.details["diverged"]]
 
 
 @_check(

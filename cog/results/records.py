@@ -73,7 +73,7 @@ def read_run(path: str, place: Place, features: Features) -> list[dict[str, Any]
         "images": n_test,
         "data": data_of(place.dataset, n_classes=n_classes, n_train=n_train, n_test=n_test, classes=classes),
         "classes": classes,
-        "protocol": unlike_protocol(identity, place.evaluation),
+        "protocol": unlike_protocol(identity, place.evaluation, diverged=stated.get("diverged") is True),
         "features": features_digest(used),
         "folder": path,
         "details": {

@@ -20,6 +20,8 @@ from cog.results.benchmark import data_of
 from cog.results.frame import LOGREG, dataset_key, scores_of
 from cog.results.records import Features, Place, sha256, whole
 
+_Skip = Callable[[str | Path, object], None]  # notes a folder that is not counted, and the reason
+
 #: Reason why a result is not counted that has only a work folder.
 UNFINISHED = "running, interrupted or failed (python -m cog status); the same command continues"
 
@@ -46,9 +48,8 @@ class Results:
     @property
     def runs(self) -> list[Any]:
         """The rows of runs, top-1 alone."""
-        return list(
-            self.scores[self.scores["details"].notna() & (self.scores["metric"] == "top1")].itertuples()
-        )
+        found = self.scores
+        return list(found[found["details"].notna() & (found["metric"] == "top1")].itertuples())
 
 
 def find(
@@ -72,8 +73,7 @@ def find(
     for model, folder in _model_folders(root, reader.skip):
         if not is_among(model, models):
             continue
-        names = filter(constants.is_plain_name, _folders(folder, reader.skip))
-        for dataset in sorted(names, key=dataset_key):
+        for dataset in sorted(_named(folder, "eval_*", reader.skip), key=dataset_key):
             if datasets is not None and dataset not in datasets:
                 continue
             for name in reader.results(f"{folder}/{dataset}", "analysis_"):
@@ -193,7 +193,7 @@ class _Reader:
         return scores[~odd].reset_index(drop=True)
 
 
-def _folders(path: str | Path, skip: Callable[[str | Path, object], None]) -> list[str]:
+def _folders(path: str | Path, skip: _Skip) -> list[str]:
     try:
         with os.scandir(path) as entries:
             return sorted(entry.name for entry in entries if os.path.isdir(entry.path))
@@ -202,11 +202,19 @@ def _folders(path: str | Path, skip: Callable[[str | Path, object], None]) -> li
         return []
 
 
-def _model_folders(root: Path, skip: Callable[[str | Path, object], None]) -> Iterator[tuple[str, str]]:
-    for title in filter(constants.is_plain_name, _folders(root, skip)):
-        for architecture in _folders(root / title, skip):
-            if constants.is_model_name(f"{title}_{architecture}") and "_" not in title:
-                yield f"{title}_{architecture}", str(root / title / architecture)
+def _named(folder: str, runs: str, skip: _Skip, *, among: str = "._+-") -> Iterator[str]:
+    """Yield the names of folders that can be names; note others that hold ``runs``, a pattern of paths."""
+    for name in _folders(folder, skip):
+        if constants.is_plain_name(name) and ("_" in among or "_" not in name):
+            yield name
+        elif name[0] != "." and any(Path(folder, name).glob(runs)):
+            skip(f"{folder}/{name}", f"its name is not of letters, digits and {among}; rename the folder")
+
+
+def _model_folders(root: Path, skip: _Skip) -> Iterator[tuple[str, str]]:
+    for title in _named(str(root), "*/*/eval_*", skip, among=".+-"):
+        for architecture in _named(f"{root}/{title}", "*/eval_*", skip):
+            yield f"{title}_{architecture}", f"{root}/{title}/{architecture}"
 
 
 def is_among(name: str, wanted: Collection[str] | None) -> bool:

@@ -95,14 +95,8 @@ def write(path: str | os.PathLike[str], scores: pd.DataFrame, *, label: str | No
         except _Invalid as error:
             raise CogError(f"cannot export {_describe(entry)}: {error}") from None
         lines.append("    " + json.dumps(entry))
-    head = {
-        "format": FORMAT,
-        "version": VERSION,
-        "toolkit": cog.__version__,
-        "written": now(),
-        "label": label,
-    }
-    text = json.dumps(head, indent=2).removesuffix("\n}")
+    head = {"format": FORMAT, "version": VERSION, "toolkit": cog.__version__, "written": now()}
+    text = json.dumps(head | {"label": label}, indent=2).removesuffix("\n}")
     files.write_text(path, f'{text},\n  "rows": [\n' + ",\n".join(lines) + "\n  ]\n}\n")
 
 

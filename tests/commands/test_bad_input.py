@@ -76,6 +76,8 @@ logreg | --seeds 22,x | --seeds; 'x'
 logreg | --mom 1 | --mom; 1
 logreg | CLF.N_TRIALS 0 | CLF.N_TRIALS 0; CLF.LR_INTV
 logreg | CLF.EPOCHS 3 | CLF.EPOCHS; CLF.N_EPOCHS
+logreg | --n_shot 2 CLF.N_SHOT 2 | --n_shot and CLF.N_SHOT are both given
+logreg | EVAL.NAME mlp | EVAL.NAME mlp is the name of other runs
 root | --model - | --model
 root | --model other_net | {w}/models/other/net/birds/features_train
 print | | --models_root_dir {w}/results; does not exist

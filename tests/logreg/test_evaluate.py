@@ -58,15 +58,24 @@ def test_a_network_on_folders_of_images(image_tree):
         cog.evaluate(None, *folders)
 
 
-def test_classifiers_have_the_defaults_of_the_script(feature_folders, tmp_path):
-    kind, files = "mlp_noact", [folder / "X_Y.pth" for folder in feature_folders]
-    values = {"classifier": kind, "mlp_hidden": 8, "wd_interval": (1e-6, 1e-5), "max_per_class": 9}
+@pytest.mark.parametrize(("kind", "lr"), [("mlp", [1e-1, 1e2]), ("mlp_noact", [1e-2, 1e1])])
+def test_networks_have_the_defaults_of_the_script(feature_folders, tmp_path, kind, lr):
+    files = [folder / "X_Y.pth" for folder in feature_folders]
+    values = {"classifier": kind, "mlp_hidden": 6, "wd_interval": (1e-6, 1e-5), "max_per_class": 5}
     scores = evaluate(None, *files, seeds=[3], n_shot=2, **values)
-    own = ["CLF.TYPE", kind, "CLF.MLP_HIDDEN", "8", "CLF.WD_INTV", "(1e-6,1e-5)", "CLF.MAX_PER_CLASS", "9"]
+    own = ["CLF.TYPE", kind, "CLF.MLP_HIDDEN", "6", "CLF.WD_INTV", "(1e-6,1e-5)", "CLF.MAX_PER_CLASS", "5"]
     logreg.main(command(feature_folders, tmp_path / "eval", "EVAL.SEED", "3", "CLF.N_SHOT", "2", *own))
-    final = json.loads((tmp_path / "eval/results.json").read_text())["final"]
+    record = json.loads((tmp_path / "eval/results.json").read_text())
+    final, of = record["final"], record["identity"]
     assert scores.value.tolist() == [final["test_top1"], final["test_top5"]]
-    assert set(scores.evaluation) == {f"{kind}_max9"}
+    assert set(scores.evaluation) == {f"{kind}_max5"} and of["classifier"] == kind
+    assert (of["normalize"], of["lr_interval"]) == (False, lr)
+    stored = torch.load(tmp_path / "eval" / final["folder"] / "model.pth", weights_only=True)["model"]
+    assert [tuple(stored[f"{i}.weight"].shape) for i in (0, 2, 4)] == [(6, 8), (6, 6), (3, 6)]
+    values |= {"lr_interval": (1e30, 1e30), "wd_interval": (1, 1)}
+    scores = evaluate(None, *files, seeds=[3], **values | {"n_trials": 0})
+    assert scores.protocol.str.endswith("training diverged").all()
+    assert scores.data[0] == "3 classes, 30 training images, 30 test images", "not those below the cap"
 
 
 @pytest.mark.parametrize(

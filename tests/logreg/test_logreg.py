@@ -92,18 +92,6 @@ def test_folders_below_an_output_folder(feature_folders, tmp_path):
     assert set(complete(tmp_path)) == {"out_N2/seed-3", "out_N2/seed-1", "out_N1/seed-9", "out/seed-9"}
 
 
-@pytest.mark.parametrize(("kind", "lr"), [("mlp", [1e-1, 1e2]), ("mlp_noact", [1e-2, 1e1])])
-def test_networks_are_ordinary_runs_with_their_own_defaults(feature_folders, tmp_path, kind, lr):
-    out = tmp_path / "run"
-    assert logreg.main(command(feature_folders, out, "CLF.TYPE", kind, "CLF.MLP_HIDDEN", "16")) == 0
-    results = json.loads((out / "results.json").read_text())
-    identity = results["identity"]
-    assert (identity["classifier"], identity["normalize"]) == (kind, False)
-    assert (identity["lr_interval"], identity["wd_interval"]) == (lr, [1e-8, 1e-4])
-    stored = torch.load(out / results["final"]["folder"] / "model.pth", weights_only=True)["model"]
-    assert [tuple(stored[f"{i}.weight"].shape) for i in (0, 2, 4)] == [(16, 8), (16, 16), (3, 16)]
-
-
 # --- What is there already
 
 
@@ -255,13 +243,3 @@ def test_a_failure_is_noted_for_each_run_of_the_group(feature_folders, tmp_path,
         found = state(tmp_path / f"out/seed-{seed}", "results.json")
         assert found.word == "failed" and message in found.detail
     assert logreg.main(argv) == 0 and not list(tmp_path.rglob(".*"))
-
-
-def test_what_cannot_be_done_is_one_line(feature_folders, tmp_path):
-    for *words, message in (
-        ("--n_shot", "2", "CLF.N_SHOT", "2", "--n_shot and CLF.N_SHOT are both given"),
-        ("EVAL.NAME", "mlp", "EVAL.NAME mlp is the name of other runs"),
-    ):
-        with pytest.raises(CogError, match=message):
-            logreg.main(command(feature_folders, tmp_path / "out", *words))
-    assert not (tmp_path / "out").exists()

@@ -121,8 +121,9 @@ def test_markdown_and_latex(study, show):
     cells = {line.split("&")[0].strip(): line.split("&")[1].strip() for line in out if "&" in line}
     assert cells[""] == r"IN-1K \\" and cells["a-ResNet-152 [paper v2]"] == r"78.1 $\pm$ 0.1 \\"
     assert r"net\_big" in cells and out[0].startswith("% top-1")
+    (study / "net/small_v2/in1k/eval_logreg").rename(study / "gone")
     drop = show("--models_root_dir", study, "--show drop --n_shot all --format latex")
-    assert r"$-$90.4 $\pm$ 0.1" in drop
+    assert r"$-$90.4 $\pm$ 0.1" in drop and "\n% net_small_v2 on cog_l1.\n" in drop
 
 
 def test_problems_and_doubts_are_warnings(study, capsys):
@@ -131,11 +132,14 @@ def test_problems_and_doubts_are_warnings(study, capsys):
     run("--models_root_dir", study, "--model", "net_big", "net_bgi", "--n_shot", 0, 3)
     out, err = capsys.readouterr()
     base = study / "net/big"
-    assert "net_big  98.9 ± 0.2 (4/5)  " in out and err.count("\n") == 4
+    assert "net_big  98.9 ± 0.2 (4/5)  9.5 ± 0.1  -" in out and err.count("\n") == 5
     assert "warning: no result for --model net_bgi; did you mean net_big?" in err
     assert "warning: no result for --n_shot 3" in err
     assert f"not counted: {base}/in1k/eval_logreg/seed_45: final-lr-10.5_wd-1e-06/logs.pkl" in err
     assert f"diverged: net_big, my_birds, all, seed 22: {base}/my_birds/eval_logreg/seed_22" in err
+    for form in render.FORMATS:  # the mean of a diverged run is marked in each of them
+        run("--models_root_dir", study, "--dataset my_birds --seeds 22 --format", form)
+        assert "diverged" in capsys.readouterr().out, form
 
 
 def test_differences_with_verdicts_and_files_that_keep_every_number(tmp_path, show):
@@ -155,6 +159,13 @@ def test_differences_with_verdicts_and_files_that_keep_every_number(tmp_path, sh
     rows = json.loads(show(*argv, "--import", file, "--format json"))
     assert {row["source"] for row in rows} == {"runs", "theirs"}
     assert all(row["source"] == row["baseline_source"] for row in rows)
+
+
+def test_signs_that_a_terminal_lacks_are_spelled():
+    text = "a †  70.2 ± 1.4  80.1 ± 0.2\n±: deviation, ‡: unlike\n"
+    expected = "a ^  70.2 +-1.4  80.1 +-0.2\n+-: deviation, #: unlike\n"
+    assert render.spelled(text, "ascii") == expected and render.spelled(text, None) == text
+    assert render.spelled(text, "latin-1") == text.replace("†", "^").replace("‡", "#")
 
 
 def test_models_that_may_have_seen_the_levels_are_marked(show):

@@ -55,6 +55,8 @@ def test_a_model_with_one_level_on_other_data_has_no_rank(tmp_path):
     write_run(tmp_path, "my_net", "cog_l5", 22, 0.0, rows={"final_train": 240, "test": 50_000})
     rows = rows_of(report.write(tmp_path / "r.html", read(tmp_path, published="v2")).read_text())
     assert rows["my_net † ‡"][1] == "-" and rows["deit_base_distilled_384 [paper v2]"][1] == "1"
+    some = read(tmp_path, published="v2", datasets=["in1k", "cog_l1", "cog_l3"])
+    assert rows_of(report.write(tmp_path / "r.html", some).read_text())["model"][0] == "mean L1, L3"
 
 
 def test_titles_and_banner_say_what_the_page_shows(study, tmp_path):

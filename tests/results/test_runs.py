@@ -128,15 +128,9 @@ def test_wrong_files_cost_their_folder(tmp_path, file, content, reason):
 def test_a_record_that_is_no_regular_file_costs_its_folder(tmp_path, kind):
     path = tmp_path / "seed-22/results.json"
     path.parent.mkdir()
-    if kind == "pipe":
-        os.mkfifo(path)
-    elif kind == "folder":
-        path.mkdir()
-    elif kind == "huge":
-        path.touch()
-        os.truncate(path, 1 << 30)
-    else:
-        path.symlink_to(tmp_path / kind)
+    make = {"pipe": lambda: os.mkfifo(path), "folder": path.mkdir}
+    make["huge"] = lambda: path.write_bytes(bytes(1 << 25))
+    make.get(kind, lambda: path.symlink_to(tmp_path / kind))()
     make_seed_folder(tmp_path / "seed-37")
     found = runs.read_folder(tmp_path)
     assert seeds(found) == [37] and len(found.skipped) == 1
@@ -177,7 +171,7 @@ def test_what_is_there_twice_counts_neither(tmp_path):
 
 def test_filters_links_and_loops(tmp_path):
     names = "b/net10/cog_l2/eval_logreg b/net10/in1k/eval_logreg_N16 A/net/in1k/eval_mlp .c/x/in1k/eval_l"
-    for name in names.split():
+    for name in (*names.split(), "a_b/net/in1k/eval_l", "b/nét/in1k/eval_l", "b/net10/in 1k/eval_l"):
         make_seed_folder(tmp_path / name / "seed-22")
     make_seed_folder(tmp_path / "b/net10/cog_l2/eval_logreg/seed-37")
     for name, target in (("linked", "net10"), ("loop", ".."), ("dead", "nothing")):
@@ -191,6 +185,8 @@ def test_filters_links_and_loops(tmp_path):
     assert places(models=["b_n*"], datasets=["in1k"]) == {("b_net10", "in1k", 16, 22)} == places(n_shots=[16])
     assert places(seeds=[37]) == {("b_net10", "cog_l2", 0, 37)} and len(places()) == 4
     assert {model for model, *_ in places(models=None)} == {"A_net", "b_net10", "b_linked"}
+    skipped = {str(one.path.relative_to(tmp_path)) for one in runs.find(tmp_path).skipped}
+    assert skipped == {"a_b", "b/nét", "b/net10/in 1k", "b/linked/in 1k"}
     with pytest.raises(CogError, match="--models_root_dir"):
         runs.find(tmp_path / "nowhere")
 

@@ -86,7 +86,6 @@ BAD = [
     ((*MEAN, "source"), "paper v2", "not the published number"),
     ((*CORRECT, "correct_per_class"), "CQgI", "the accuracy is"),
     ((*CORRECT, "correct_per_class"), 7, "no text with 3 numbers"),
-    ((*CORRECT, "images_per_class"), True, "no text with 3 numbers"),
     ((*CORRECT, "images_per_class"), 10**30, "images per class"),
     ((*CORRECT, "images_per_class"), 8, "more right answers"),
     ((*ROW, "data"), "benchmark", "correct has 3 classes"),

@@ -105,8 +105,8 @@ def test_levels_are_colored_on_terminals_alone(capsys, monkeypatch):
 
 
 def test_a_reader_that_goes_away_and_a_full_disk_end_quietly(python, repository):
-    code = "from cog.commands import start; start.run(lambda argv: print('x' * 1000000))"
+    code = "from cog.commands import start; start.run(lambda argv: print(chr(177) * 1000000))"
     for end, expected in (("| head -c 1 >/dev/null; exit ${PIPESTATUS[0]}", 141), ("> /dev/full", 2)):
-        line = ["bash", "-c", f'"{python}" -c "{code}" {end}']
+        line = ["bash", "-c", f'LC_ALL=C PYTHONUTF8=0 PYTHONCOERCECLOCALE=0 "{python}" -c "{code}" {end}']
         done = subprocess.run(line, cwd=repository, capture_output=True, text=True, check=False)
         assert (done.returncode, done.stderr.count("\n")) == (expected, expected == 2), done.stderr

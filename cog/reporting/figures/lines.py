@@ -35,14 +35,9 @@ CSV_COLUMNS = (
 class Sheet:
     """A figure with its panels and the frames drawn in them.
 
-    Args:
-        looks: look by source and model (:func:`cog.reporting.figures.style.looks`).
-        rows: rows of panels.
-        columns: columns of panels.
-        lead: whether a panel over all rows stands before them, :attr:`lead`.
-        share_y: whether the panels of a row share their axis.
-        width: width of the figure.
-        height: height of a row.
+    ``looks`` are by source and model (:func:`cog.reporting.figures.style.looks`). With ``lead``, a panel over
+    all rows stands before the others. With ``share_y``, the panels of a row, whose ``height`` is given, share
+    their axis.
     """
 
     def __init__(
@@ -93,10 +88,8 @@ class Sheet:
 
         Args:
             axes: panel.
-            frame: numbers, one for each source, model and value of ``x``.
+            frame: numbers, one for each source, model and value of ``x``, the column of the axis.
             ticks: labels of the values of column ``x``, in order. Lines break where one is missing.
-            x: column of the axis.
-            title: title of the panel.
             signed: whether values are differences, with a line at zero.
             names: whether to write the names of the user's models at the right ends of their lines.
             labels: ``xlabel`` and ``ylabel``.

@@ -52,9 +52,8 @@ def read_search(folders: dict[int, Path]) -> tuple[pd.DataFrame, pd.DataFrame]:
             if not diverged and not value <= best:
                 best = value
             chosen = (lr, wd) == (_number(final, "lr"), _number(final, "wd"))
-            trials.append(
-                dict(zip(TRIALS, (seed, index, lr, wd, value, best, diverged, chosen), strict=True))
-            )
+            values = seed, index, lr, wd, value, best, diverged, chosen
+            trials.append(dict(zip(TRIALS, values, strict=True)))
         finals = sorted(folder.glob("final-*/logs.pkl"))
         logs = _read(safe_load.load_pickle, finals[0]) if len(finals) == 1 else {}
         frame = pd.DataFrame({name: pd.Series(logs[name], dtype=float) for name in CURVES if name in logs})

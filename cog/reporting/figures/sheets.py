@@ -65,9 +65,8 @@ _TO_REFERENCE = f"points to {published.MODELS[published.REFERENCE].label}"
 def _by_group(means: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """Return the models of the groups of Fig. 3 (b) to (e), each with the user's models."""
     paper = is_published(means)
-    group = (
-        means["model"].map({name: model.category for name, model in published.MODELS.items()}).where(paper)
-    )
+    categories = {name: model.category for name, model in published.MODELS.items()}
+    group = means["model"].map(categories).where(paper)
     labels = {name: label for name, label in published.CATEGORY_LABELS.items() if name != "reference"}
     parts = {
         label: means[~paper | (group == name)] for name, label in labels.items() if (group == name).any()
@@ -89,9 +88,9 @@ def levels(means: pd.DataFrame) -> Sheet | None:
 def fig3(means: pd.DataFrame) -> Sheet | None:
     """Draw accuracies on IN-1K and the levels, and differences to the reference per group of models."""
     shown, *notes = _all_images(means)
-    if shown.empty:
-        return None
     groups, ticks = _by_group(_differences(shown)), over_datasets(shown)
+    if not groups and not is_published(shown).any():
+        return None  # the figure would be that of ``levels``
     columns = max(1, (len(groups) + 1) // 2)
     sheet = Sheet(style.looks(shown), rows=2 if groups else 1, columns=columns, lead=True)
     assert sheet.lead is not None

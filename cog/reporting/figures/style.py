@@ -103,9 +103,8 @@ def _published_look(model: str, mark: str) -> Look:
         "linewidth": 1.3 if model == published.REFERENCE else 0.9,
         "zorder": 3.0,
     }
-    return Look(
-        line, row.label + size + mark, (1, list(published.CATEGORY_LABELS).index(row.category), row.order)
-    )
+    group = list(published.CATEGORY_LABELS).index(row.category)
+    return Look(line, row.label + size + mark, (1, group, row.order))
 
 
 #: Settings of matplotlib on top of its own defaults, so that a user's matplotlibrc changes nothing.
