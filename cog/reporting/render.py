@@ -12,9 +12,8 @@ import tabulate
 
 from cog.errors import CogError, printable
 from cog.reporting import views
-from cog.reporting.views import TEXTS
 from cog.results import compare, metrics, published
-from cog.results.frame import dataset_label
+from cog.results.frame import LOGREG, dataset_label
 from cog.results.runs import is_among
 
 tabulate.MIN_PADDING = 0  # else headers are wider than their columns
@@ -27,7 +26,7 @@ FORMATS = (*GRIDS, "csv", "json")
 WIDTH = 100
 
 #: Columns of a frame that are not in CSV and JSON: objects, and what only tables need.
-_INNER = {*TEXTS, "counts", "values", "features", "classes"}
+_INNER = {*views.TEXTS, "counts", "values", "features", "classes"}
 
 _JOINT = "\N{NO-BREAK SPACE}"  # between a name and its mark, at which lines are not broken
 
@@ -54,7 +53,7 @@ def table(
     """Return a view of means as text.
 
     Args:
-        means: frame of :func:`cog.results.frame.average`.
+        means: frame of :func:`cog.results.frame.average`; of several classifiers, the protocol's is shown.
         show: ``accuracy``, ``fewshot``, ``rank`` or ``drop``.
         relative_to: model to which differences are shown, instead of ``show``.
         analysis: names of analyses that are shown instead, or ``all``.
@@ -77,6 +76,8 @@ def table(
         view = views.analysis(means, analysis)
     else:
         means = means[means["metric"].isin(metrics.METRIC_LABELS)]
+        if means["evaluation"].nunique() > 1:
+            means = means[means["evaluation"] == LOGREG]
         view = views.relative_to(means, relative_to) if relative_to else views.VIEWS[show](means)
     is_model = view["model"].map(lambda name: is_among(name, models))
     view = view[is_model & view["dataset"].isin(datasets or view["dataset"])]
@@ -86,7 +87,7 @@ def table(
         return render(view, format, width=width)
     if format not in GRIDS:
         return flat(compare.beside_published(view, beside), format)
-    return render(view, format, views.beside_published(view.drop(columns=TEXTS), beside), width=width)
+    return render(view, format, views.beside_published(view.drop(columns=views.TEXTS), beside), width=width)
 
 
 def render(view: pd.DataFrame, form: str, *more: pd.DataFrame, width: int = WIDTH) -> str:

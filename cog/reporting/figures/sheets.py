@@ -11,7 +11,6 @@ from cog.errors import CogError, some
 from cog.reporting.figures import style
 from cog.reporting.figures.lines import COLUMN, Sheet, draw_datasets, over_datasets, over_numbers
 from cog.results import compare, published
-from cog.results.compare import relative
 from cog.results.frame import CLASSIFIER, LOGREG, dataset_label, is_published, shots_label
 
 ACCURACY = "top-1 accuracy (%)"
@@ -205,14 +204,14 @@ def mlp(means: pd.DataFrame) -> Sheet | None:
     """Draw the change of accuracy by an MLP instead of logistic regression, in percent (v1, Table 3)."""
     titles, metric = {"mlp": "MLP", "mlp_noact": "MLP without activation"}, "relative_to_logreg"
     stated = means[(means["metric"] == metric) & means["evaluation"].isin(titles)]
-    changes = pd.concat([stated, *(relative(means, name, LOGREG, metric) for name in titles)])
+    changes = pd.concat([stated, *(compare.relative(means, name, LOGREG, metric) for name in titles)])
     panels = {(name, metric): f"{title}: change from LogReg (%)" for name, title in titles.items()}
     return _over_datasets(changes, panels, BARS)
 
 
 def fine_tuning(means: pd.DataFrame) -> Sheet | None:
     """Draw frozen features relative to the fine-tuned network, and the accuracy of the latter (Fig. 6)."""
-    frozen = relative(means, LOGREG, "finetune", "relative_to_finetune")
+    frozen = compare.relative(means, LOGREG, "finetune", "relative_to_finetune")
     panels = {
         (LOGREG, "relative_to_finetune"): "Frozen: change from fine-tuned (%)",
         ("finetune", "top1"): "Fine-tuned: top-1 (%)",
