@@ -44,8 +44,7 @@ class ConceptCounts:
     @property
     def n_images(self) -> int:
         """Number of test images of all concepts."""
-        images = self.images
-        return images * len(self.correct) if isinstance(images, int) else sum(images)
+        return sum(self.images_of_each)
 
 
 def write(correct: Sequence[int], images: Sequence[int]) -> dict[str, Any]:

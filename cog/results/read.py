@@ -79,8 +79,7 @@ def read(
     if stated:
         rows = pd.concat(stated, ignore_index=True).assign(details=None)
         rows = rows.drop_duplicates([name for name in rows if name not in ("correct", "details")])
-        keep = pd.Series(True, index=rows.index)
-        keep &= rows["model"].map(lambda name: is_among(name, models))
+        keep = rows["model"].map(lambda name: is_among(name, models))
         if n_shots is not None:
             keep &= rows["n_shot"].isin(n_shots) | ~rows["evaluation"].map(is_classifier)
         if seeds is not None:

@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import re
+import struct
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -50,7 +51,7 @@ def read_run(path: str, place: Place, features: Features) -> list[dict[str, Any]
     added to ``features``. An unfinished, ambiguous or unreadable run, or one of another place, is a CogError.
     """
     record = load_record(path)
-    final, accuracies = _read_logs(path) if record is None else _final(record, place)
+    final, accuracies = _read_logs(path) if record is None else _final(path, record, place)
     record = record or {}
     identity, stated, rows = (mapping(record.get(name)) for name in ("identity", "final", "rows"))
     used = {split: mapping(identity.get(f"{split}_features")) for split in constants.SPLITS}
@@ -62,7 +63,7 @@ def read_run(path: str, place: Place, features: Features) -> list[dict[str, Any]
     except ValueError as error:
         advice = f"run this again with --overwrite, or remove the entry {concept_counts.CORRECT}"
         raise CogError(f"{RESULTS_FILE} was changed ({error}); {advice}") from error
-    n_shot = record.get("n_shot", 0) if place.n_shot is None else place.n_shot
+    n_shot = (whole(record.get("n_shot")) or 0) if place.n_shot is None else place.n_shot
     if n_train is None and not n_shot and "_max" not in place.evaluation:
         n_train = whole(rows.get("final_train"))
     classes = sha256(train.get("class_list_sha256"))
@@ -98,23 +99,26 @@ def load_record(folder: str | os.PathLike[str]) -> dict[str, Any] | None:
     return files.read_object(file, largest=_LARGEST) if os.path.lexists(file) else None
 
 
-def _final(record: Mapping[str, Any], place: Place) -> tuple[str, dict[str, float]]:
+def _final(path: str, record: Mapping[str, Any], place: Place) -> tuple[str, dict[str, float]]:
     final = record.get("final")
     if not isinstance(final, dict):
         raise CogError(f"{RESULTS_FILE} does not describe a run (no entry 'final')")
     if record.get("status") != "complete":
         raise CogError(f"{RESULTS_FILE} says status {record.get('status')!r}, expected 'complete'")
-    for key in ("seed", "n_shot"):
+    for key in ("model", "dataset", "seed", "n_shot"):
         expected = getattr(place, key)
-        said = record.get(key, expected or 0)
-        if whole(said) is None or expected not in (None, said):
-            raise CogError(f"{RESULTS_FILE} says {key} {said!r}, the folder's name {expected}")
-    if place.dataset and record.get("dataset") not in (None, place.dataset):
-        raise CogError(f"{RESULTS_FILE} is of data set {record['dataset']!r}, the folder of {place.dataset}")
+        for stated in (record, mapping(record.get("identity"))):
+            if (said := stated.get(key)) is not None and expected not in (None, "", said):
+                raise CogError(f"{RESULTS_FILE} says {key} {said!r}, the folder's name {expected}")
     folder = final.get("folder")
     if not isinstance(folder, str) or re.fullmatch(r"final[A-Za-z0-9._+-]*", folder) is None:
         raise CogError(f"{RESULTS_FILE} names the final folder {folder!r}, expected final-*")
-    return folder, {name: _percentage(final.get(f"test_{name}"), f"test_{name}") for name in METRICS}
+    accuracies = {name: _percentage(final.get(f"test_{name}"), f"test_{name}") for name in METRICS}
+    if os.path.isfile(logs := f"{path}/{folder}/{LOGS_FILE}"):
+        content = files.contents(logs, _LARGEST)  # a pickle holds a float as eight bytes: much faster
+        if odd := [name for name, value in accuracies.items() if struct.pack(">d", value) not in content]:
+            raise CogError(f"{RESULTS_FILE} was changed: its {odd[0]} accuracy is not in {LOGS_FILE}")
+    return folder, accuracies
 
 
 def _read_logs(path: str) -> tuple[str, dict[str, float]]:
@@ -139,8 +143,7 @@ def _read_logs(path: str) -> tuple[str, dict[str, float]]:
 def _percentage(value: Any, name: str) -> float:
     accuracy = number(value)
     if accuracy is None or not -_TOLERANCE_PERCENT <= accuracy <= 100 + _TOLERANCE_PERCENT:
-        shown = value if isinstance(value, float) else type(value).__name__
-        raise CogError(f"{name} is {shown}, expected a percentage")
+        raise CogError(f"{name} is {str(value)[:40]}, expected a percentage")
     return accuracy
 
 
@@ -175,7 +178,8 @@ def features_digest(used: Mapping[str, Mapping[str, Any]]) -> str | None:
     if not all(used.values()):
         return None
     rows = [identity.get("rows_sha256") or identity.get("sample_sha256") for identity in used.values()]
-    content = rows if None not in rows else list(used.values())
+    images = [identity.get("image_list_sha256") for identity in used.values()]  # rows are a sample
+    content = [*rows, *images] if None not in rows else list(used.values())
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
 
 

@@ -139,10 +139,9 @@ class _Reader:
         """Read the result of an analysis, which is of the data of the features beside it."""
         try:
             record = analysis_records.read(path)
-            if record.analysis != name:
-                raise CogError(
-                    f"{constants.RESULTS_FILE} holds {record.analysis}, the folder's name says {name}"
-                )
+            found = f"{record.analysis} of {record.model or model} on {record.dataset or dataset}"
+            if found != (expected := f"{name} of {model} on {dataset}"):
+                raise CogError(f"{constants.RESULTS_FILE} holds {found}, the folder's name says {expected}")
         except CogError as error:
             self.skip(path, error)
             return

@@ -110,10 +110,8 @@ def load(path: str | os.PathLike[str]) -> pd.DataFrame:
     label, rows = content.get("label"), content.get("rows")
     label = printable(path.stem) if label is None else label
     if not _is_label(label) or label in _PAPERS or not isinstance(rows, list) or not rows:
-        reserved = f"{RUNS!r} and the papers' names are reserved"
-        raise CogError(
-            f"--import {path}: label is {json.dumps(label)[:60]} ({reserved}), or there are no rows"
-        )
+        wrong = f"label is {json.dumps(label)[:60]} ({RUNS!r} and the papers' names are reserved)"
+        raise CogError(f"--import {path}: {wrong}, or there are no rows")
     made = []
     for index, row in enumerate(rows):
         try:

@@ -147,7 +147,8 @@ def test_odd_features_have_a_documented_result(tmp_path, caplog):
 def test_damaged_and_renamed_records_are_skipped_with_a_reason(tmp_path):
     folder = tmp_path / "t/a/in1k/analysis_a"
     folder.mkdir(parents=True)
-    for entry, message in (('"values": {"x": NaN}', "finite"), ('"analysis": "ncm"', "holds ncm")):
+    cases = ('"values": {"x": NaN}', "finite"), ('"analysis": "ncm"', "ncm of"), ('"model": "t_b"', "of t_b")
+    for entry, message in cases:
         (folder / "results.json").write_text('{"status": "complete", "analysis": "a", ' + entry + "}")
         [skipped] = runs.find(tmp_path).skipped
         assert skipped.path == folder and message in skipped.reason

@@ -36,10 +36,9 @@ def seeds(found):
     [("-N8/seed_22", 8, 22), ("_N128/seed-55", 128, 55), ("/seed_93", 0, 93)],
 )
 def test_reads_both_spellings_and_both_toolkits(tmp_path, folder, n_shot, seed, kind):
-    path = make_seed_folder(
-        tmp_path / f"deit/small_distilled/cog_l3/eval_logreg{folder}", 55.5, 77.5, kind=kind
-    )
-    for lr in (None, 3.0):  # the original toolkit's, ours
+    path = tmp_path / f"deit/small_distilled/cog_l3/eval_logreg{folder}"
+    make_seed_folder(path, 55.5, 77.5, kind=kind)
+    for lr in (None, 3.0) if kind is float else (None,):  # the original toolkit's, ours
         top1, top5 = only(runs.find(tmp_path))
         place = [top1[name] for name in ("model", "dataset", "evaluation", "n_shot", "seed", "folder")]
         assert place == ["deit_small_distilled", "cog_l3", "logreg", n_shot, seed, str(path)]
@@ -54,6 +53,7 @@ def test_reads_both_spellings_and_both_toolkits(tmp_path, folder, n_shot, seed, 
         ({"_N8/seed-22": "a", "_N8/seed-37": "a", "_N8/seed-45": "b"}, {"seed-45"}),
         ({"/seed-22": "a", "_N1/seed-37": "b", "_N1/seed-45": "b"}, {"seed-22"}),
         ({"/seed-22": "a", "/seed-37": "b"}, {"seed-22"}),  # the last one counts
+        ({"/seed-22": "a", "/seed-37": "a, other images", "/seed-45": "a"}, {"seed-37"}),
         ({"/seed-22": "a", "/seed-37": None}, set()),  # a run of the original toolkit
     ],
 )
@@ -61,7 +61,8 @@ def test_runs_on_other_features_are_named_and_do_not_count(tmp_path, made, odd):
     for number, (name, features) in enumerate(made.items()):
         folder = make_seed_folder(tmp_path / f"my/net/in1k/eval_logreg{name}", 70.0 + number, 90.0)
         if features is not None:
-            used = {f"{s}_features": {"rows_sha256": f"{features} {s}"} for s in ("train", "test")}
+            of = {"rows_sha256": features[0], "image_list_sha256": features[1:]}  # rows are a sample
+            used = {f"{split}_features": of for split in ("train", "test")}
             n_shot = int(name[2]) if name.startswith("_N") else 0
             record = {"identity": used, "finished": f"2026-01-0{number + 1}"}
             make_record(folder, seed=int(name[-2:]), n_shot=n_shot, record=record)
@@ -103,7 +104,10 @@ DAMAGED, NAN = {"correct_per_class": "MDIA", "images_per_class": 50}, float("nan
         ("results.json", GOOD | {"status": "running"}, "status 'running'"),
         ("results.json", GOOD | {"seed": 37}, "says seed 37"),
         ("results.json", GOOD | {"n_shot": 4}, "says n_shot 4"),
-        ("results.json", GOOD | {"dataset": "cog_l4"}, "is of data set 'cog_l4', the folder of "),
+        ("results.json", GOOD | {"identity": {"seed": 37}}, "says seed 37"),
+        ("results.json", GOOD | {"dataset": "cog_l4"}, "says dataset 'cog_l4', the folder's name in1k"),
+        ("results.json", GOOD | {"model": "sup_net"}, "says model 'sup_net', the folder's name sup_resnet50"),
+        ("results.json", GOOD | {"final": {**FINAL, "test_top5": 99.9}}, "was changed: its top5"),
         ("results.json", GOOD | {"final": 3}, "no entry 'final'"),
         ("results.json", GOOD | {"final": {**FINAL, "folder": "../../elsewhere"}}, "names the final folder"),
         ("results.json", GOOD | {"final": {**FINAL, "test_top1": NAN}}, "test_top1 is nan"),
@@ -118,7 +122,7 @@ def test_wrong_files_cost_their_folder(tmp_path, file, content, reason):
     if file == "logs.pkl":
         make_seed_folder(folder, logs=content)
     else:
-        folder.mkdir(parents=True)
+        make_seed_folder(folder, 50.0, 70.0, final=FINAL["folder"])
         (folder / file).write_text(content if isinstance(content, str) else json.dumps(content))
     (text,) = reasons(runs.find(tmp_path)).values()
     assert reason in text and str(tmp_path) not in text and "\n" not in text, "the path is in Skipped.path"
