@@ -58,6 +58,7 @@ SUBTREES = {
 _SIMILARITY = ["wnid", "similarity", "nearest_seen", "nearest_seen_names", "level"]
 
 _THRESHOLD, _N_SHOWN, _COLUMNS = 0.99, 60, 6
+_AGAIN = "train again (logreg.py --overwrite)"
 
 
 def evaluation(data: AnalysisInput) -> tuple[str, str]:
@@ -73,8 +74,7 @@ def find_runs(data: AnalysisInput, dataset: str) -> list[Any]:
     for skipped in found.skipped if found else ():
         logger.warning("%s is left out: %s", skipped.path, skipped.reason)
     if not found or not found.runs:
-        command = f"logreg.py --model {data.model_dir.model} --dataset {dataset}"
-        raise CogError(f"no classifiers in {folder}; run {command} first, or check EVAL.NAME and CLF.N_SHOT")
+        raise CogError(f"no classifiers in {folder}; run logreg.py first, or check EVAL.NAME and CLF.N_SHOT")
     return found.runs
 
 
@@ -101,8 +101,7 @@ def load_classifier(run: Any, data: AnalysisInput) -> tuple[torch.Tensor, torch.
     path = Path(run.folder, run.details["final"], "model.pth")
     content = load_torch(path)
     state: Any = content.get("model") if isinstance(content, dict) else None
-    layer: list[Any] = [state.get(key) if isinstance(state, dict) else None for key in ("weight", "bias")]
-    weight, bias = layer
+    weight, bias = (state.get(key) if isinstance(state, dict) else None for key in ("weight", "bias"))
     are_tensors = isinstance(weight, torch.Tensor) and isinstance(bias, torch.Tensor)
     if not are_tensors or weight.ndim != 2 or bias.shape != weight.shape[:1]:
         raise CogError(f"{path} holds no linear layer, expected {{'model': {{'weight', 'bias'}}}}")
@@ -117,6 +116,9 @@ def _concepts_inputs(data: AnalysisInput) -> tuple[str, dict[str, Any]]:
     folder, suffix = evaluation(data)
     file = data.flags["levels_csv"]
     runs = find_runs(data, data.dataset)
+    key, now = "image_list_sha256", identify_input(data.file("test"))
+    if any(run.details["used"]["test"].get(key) not in (None, now.get(key)) for run in runs):
+        raise CogError(f"{data.label}the test features are of other images than the classifiers; {_AGAIN}")
     return suffix, {
         "evaluation": folder,
         "levels_csv_sha256": None if file is None else files.sha256(require_file(file, "--levels_csv")),
@@ -130,8 +132,7 @@ def concepts(data: AnalysisInput) -> dict[str, Number]:
     runs = find_runs(data, data.dataset)
     counted = {run.seed: run.correct for run in runs if run.correct is not None}
     if not counted:
-        advice = "train again (logreg.py --overwrite)"
-        raise CogError(f"{data.label}no run has right answers per concept; {advice}")
+        raise CogError(f"{data.label}no run has right answers per concept; {_AGAIN}")
     labels = output_labels(runs[0], len(next(iter(counted.values())).correct))
     names = class_names(data.file("test"), data.dataset, 1 + max(labels))
     graph = optional_wordnet()
@@ -243,8 +244,7 @@ def confident(data: AnalysisInput) -> dict[str, Number]:
         except CogError as error:
             logger.warning("no picture of the images, which cannot be read: %s", error)
     data.details.update(threshold=_THRESHOLD, n_images=len(test))
-    percent = np.mean([each["confident_percent"] for each in data.per_seed.values()])
-    return {"confident_percent": float(percent)}
+    return {"confident_percent": float(np.mean([of["confident_percent"] for of in data.per_seed.values()]))}
 
 
 def predict(

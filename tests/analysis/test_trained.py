@@ -91,12 +91,18 @@ def test_the_interval_is_that_of_a_plain_bootstrap():
     assert trained.spearman(np.ones(9), y[:9]) == (None, None, None)
 
 
-def test_a_bad_levels_csv_ends_in_one_line(two_models):
+def test_a_bad_levels_csv_and_other_test_images_end_in_one_line(two_models):
     twice = (two_models / "levels.csv").read_text() + f"{WNIDS['cog_l1'][0]},0.1,n1,a,L1\n"
     for content in ("a,b\n1,2\n", twice):
         (two_models / "levels.csv").write_text(content)
         with pytest.raises(CogError, match=r"levels\.csv is no levels\.csv of build_levels\.py"):
             concepts_of(two_models)
+    used = {"test_features": {"image_list_sha256": "a"}}
+    write_run(two_models, "cog_l1", seed=45, hits=(1, 1, 1), record={"identity": used})
+    described = {"identity": {"image_list_sha256": "b"}, "rows_sha256": None}
+    (two_models / "my/net/cog_l1/features_test/features.json").write_text(json.dumps(described))
+    with pytest.raises(CogError, match="the test features are of other images than the classifiers"):
+        concepts_of(two_models)
 
 
 def test_the_recipes_of_the_documentation_compute_what_they_say(two_models, capsys):
