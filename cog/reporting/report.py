@@ -21,7 +21,7 @@ from cog.errors import CogError, printable, some
 from cog.reporting import render, views
 from cog.reporting.figures import draw as figures
 from cog.reporting.figures import search
-from cog.results import notices, published
+from cog.results import compare, notices, published
 from cog.results.frame import LOGREG, RUNS, average, dataset_label, is_published, shots_label
 from cog.results.read import Results
 from cog.results.records import mapping
@@ -180,16 +180,16 @@ def _standing(means: pd.DataFrame) -> Table | None:
     is_own, unlike = rows["source"] == RUNS, rows["unlike"]
     averaged = [name for name in constants.COG_LEVELS if name in values] or list(values)
     mean = values[averaged].mean(axis=1, skipna=False)
-    rank = mean.round(1).where(unlike == unlike.mode()[0]).rank(ascending=False, method="min")
+    text = mean.map("{:.1f}".format)
+    rank = text.astype(float).where(unlike == unlike.mode()[0]).rank(ascending=False, method="min")
     n_ranked = int(rank.notna().sum())
     named = some([dataset_label(name) for name in averaged], 5)
     of = "L1 to L5" if tuple(averaged) == constants.COG_LEVELS else named
-    more = {f"mean {of}": mean.map("{:.1f}".format)}
-    if n_ranked > 1:
-        more["rank"] = rank.map("{:.0f}".format)
+    more = {f"mean {of}": text}
+    more |= {"rank": rank.map("{:.0f}".format)} if n_ranked > 1 else {}
     if {constants.IN1K, constants.COG_LEVELS[-1]} <= set(values):
-        change = 100 * (values[constants.COG_LEVELS[-1]] / values[constants.IN1K] - 1)
-        more["IN-1K to L5"] = change.map("{:+.1f} %".format)
+        changes = compare.drop(shown).query("dataset == @constants.COG_LEVELS[-1]").set_index("row")["value"]
+        more["IN-1K to L5"] = changes.reindex(values.index).map("{:+.1f} %".format)
     for position, (name, texts) in enumerate(more.items()):
         wide.insert(position, name, texts.where(~texts.str.contains("nan"), "-").reindex(wide.index))
     order = sorted(wide.index, key=lambda row: (not is_own[row], np.nan_to_num(-mean[row], nan=np.inf)))

@@ -67,9 +67,8 @@ def accuracy(means: pd.DataFrame, by: str = "dataset") -> pd.DataFrame:
     bare = means[own & means["value"].notna() & means["low"].isna()]
     if len(bare):
         models = "all runs" if len(bare) == len(means) else some(list(bare["model"].unique()))
-        notes.append(
-            f"No interval without counts per concept, as runs of the authors' toolkit have none: {models}."
-        )
+        reason = "No interval without counts per concept, as runs of the authors' toolkit have none"
+        notes.append(f"{reason}: {models}.")
     return readable(means, title, cells(means), by, notes)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from cog import constants
+from cog.config import default_cfg
 from cog.data.wnids import IN1K_LIST, class_list_digest
 from cog.results.frame import BENCHMARK, CLASSIFIER, LOGREG, UNKNOWN
 from cog.runtime import files
@@ -30,10 +31,10 @@ PROTOCOL: dict[str, tuple[Any, str]] = {
     "lr_interval": ([0.1, 100.0], "CLF.LR_INTV"),
     "wd_interval": ([1e-12, 1e-4], "CLF.WD_INTV"),
     "normalize": (True, "CLF.NORM_FTS"),
-    "lr": (None, ""),
-    "wd": (None, ""),
     "classifier": ("logreg", "CLF.TYPE"),
     "max_per_class": (0, "CLF.MAX_PER_CLASS"),
+    "mlp_hidden": (2048, "CLF.MLP_HIDDEN"),
+    "mlp_layers": (2, "CLF.MLP_LAYERS"),
 }
 
 
@@ -86,8 +87,8 @@ def _usual(evaluation: str) -> dict[str, Any]:
     usual |= {name: of_kind[key[4:]] for name, (_, key) in PROTOCOL.items() if key[4:] in of_kind}
     if match:
         usual["max_per_class"] = int(match["max"] or 0)
-    if kind == "finetune":  # the defaults of FINETUNE
-        usual = {"n_epochs": 30, "batch_size": 1024, "lr": 0.01}
+    if kind == "finetune":  # ours: the paper gives none
+        usual = {key.lower(): value for key, value in default_cfg().FINETUNE.items() if key != "PRECISION"}
     return {name: files.plain(value) for name, value in usual.items()}
 
 

@@ -32,7 +32,7 @@ def rank(means: pd.DataFrame) -> pd.DataFrame:
     """
     view = means[means["note"] == ""]
     beside_paper = is_published(view).any()
-    value = view["value"].round(1) if beside_paper else view["value"]
+    value = view["value"].map(lambda one: round(one, 1)) if beside_paper else view["value"]
     alike = value.groupby([*(view[name] for name in CELL), view["unlike"]])
     ranks = alike.rank(ascending=False, method="min").mask(is_odd(view))
     view = view.assign(rank=ranks, n_ranked=alike.transform("count"))
@@ -167,15 +167,16 @@ def _pair(row: dict[str, Any]) -> tuple[Any, ...]:
 def relative(means: pd.DataFrame, evaluation: str, base: str, metric: str) -> pd.DataFrame:
     """Return the changes of top-1 from one classifier to another on the same data, in percent, as ``metric``.
 
-    Settings must be equal, but for fine-tuning.
+    Settings must be equal, but for fine-tuning and the sizes of an MLP.
     """
     top1, cell = means[(means["metric"] == "top1") & means["note"].eq("")], ["source", "model", "dataset"]
-    cell = [*cell, "n_shot", "data", *(["protocol"] if "finetune" not in evaluation + base else [])]
+    cell = [*cell, "n_shot", "data", *(["alike"] if "finetune" not in evaluation + base else [])]
+    top1 = top1.assign(alike=top1["protocol"].str.replace("(, )?mlp_[a-z]+ [0-9]+", "", regex=True))
     other = top1.loc[top1["evaluation"] == base, [*cell, "value", "std"]]
     pairs = top1[top1["evaluation"] == evaluation].merge(other, on=cell, suffixes=("", "_base"))
     pairs = pairs[pairs["value_base"] > 0].assign(metric=metric, low=np.nan, high=np.nan)
     pairs["value"], pairs["std"] = ratio(pairs, "_base")
-    return pairs.drop(columns=pairs.filter(regex="_base$").columns)
+    return pairs.drop(columns=pairs.filter(regex="_base$|^alike").columns)
 
 
 def derived(means: pd.DataFrame) -> pd.DataFrame:

@@ -159,10 +159,8 @@ def is_odd(view: pd.DataFrame) -> pd.Series:
 
 def in_order(frame: pd.DataFrame, models: Sequence[str] = ()) -> pd.DataFrame:
     """Return the rows by model (as given, as in the paper if any row is not of runs, natural) and place."""
-    paper = (
-        [] if (frame["source"] == RUNS).all() else [name for name in published.MODELS if name not in models]
-    )
-    ranks = {name: rank for rank, name in enumerate([*models, *paper])}
+    paper = [] if (frame["source"] == RUNS).all() else list(published.MODELS)
+    ranks = {name: rank for rank, name in enumerate(dict.fromkeys([*models, *paper]))}
     keys: dict[str, Callable[[Any], Any]] = {
         "model": lambda name: (ranks.get(name, len(ranks)), natural_key(name)),
         "source": lambda name: (name != RUNS, natural_key(name)),

@@ -48,8 +48,8 @@ def test_numbers_of_analyses_with_their_intervals():
 
 def test_classifiers_of_other_kinds():
     means = means_of(
-        rows("a_b", [60.0, 61.0]),
-        rows("a_b", [66.0, 67.0], evaluation="mlp"),
+        rows("a_b", [60.0, 61.0], protocol="n_trials 3"),
+        rows("a_b", [66.0, 67.0], evaluation="mlp", protocol="n_trials 3, mlp_hidden 128"),
         rows("a_b", [50.0, 51.0], evaluation="logreg_pca32", n_shot=8),
         rows("a_b", [90.0], evaluation="finetune"),
         rows("a_b", [1.0], evaluation="my_own"),

@@ -83,21 +83,21 @@ def test_unlike_means_are_not_compared():
 
 
 def test_ranks_among_the_published():
-    ours = rows("a_b", [71.06], dataset="cog_l1", data="benchmark")  # DINO: 71.1
+    ours = rows("a_b", [71.65], dataset="cog_l1", data="benchmark")  # shown as 71.7, as NAT-M4
     other = rows("a_c", [99.0], dataset="cog_l1", data="24 classes")
     view = compare.rank(means_of(ours, other, published.rows()))
     paper = view[view["source"] != "runs"]
     for (dataset, n_shot), part in paper.groupby(["dataset", "n_shot"]):
         expected = [sorted(part["value"], reverse=True).index(value) + 1 for value in part["value"]]
         assert part["rank_31"].tolist() == expected
-        more = (part["value"] < 71.1) & ((dataset, n_shot) == ("cog_l1", 0))
+        more = (part["value"] < 71.7) & ((dataset, n_shot) == ("cog_l1", 0))
         assert part["rank"].tolist() == (part["rank_31"] + more).tolist()
     view = view[view["n_shot"] == 0].set_index(["source", "model", "dataset"])
-    mine, theirs = view.loc["runs", "a_b", "cog_l1"], view.loc["paper v2", "dino_resnet50", "cog_l1"]
+    mine, theirs = view.loc["runs", "a_b", "cog_l1"], view.loc["paper v2", "nat_m4", "cog_l1"]
     assert mine["rank"] == theirs["rank"] == mine["rank_31"]
     assert view.loc["runs", "a_c", "cog_l1"][["rank", "rank_31"]].isna().all(), "not the benchmark's data"
-    alone = compare.rank(means_of(ours, rows("a_d", [71.05], dataset="cog_l1"))).set_index("model")
-    assert alone["rank"].to_dict() == {"a_b": 1, "a_d": 2}, "not rounded without the paper"
+    alone = compare.rank(means_of(ours, rows("a_d", [71.66], dataset="cog_l1"))).set_index("model")
+    assert alone["rank"].to_dict() == {"a_b": 2, "a_d": 1}, "not rounded without the paper"
 
 
 def test_changes_since_in1k():
@@ -132,19 +132,6 @@ def test_beside_the_published():
     assert own["difference"].round(6).to_dict() == {"lab0": 0.1, "lab1": 0.1, "lab2": -5.8}
     v1 = compare.beside_published(means, "v1").set_index("source")["within"].dropna().to_dict()
     assert v1 == {"lab0": "?", "lab1": "?", "lab2": "?"}, "the first version states no deviations"
-
-
-def test_a_copy_is_not_told_apart_and_three_points_are():
-    """1000 concepts of 50 images, five seeds, six data sets."""
-    generator = np.random.default_rng(0)
-    groups = []
-    for dataset in DATASETS:
-        concepts = generator.beta(4, 2, 1000)
-        for model, shift in (("a_net", 0.0), ("a_copy", 0.0), ("a_worse", -0.03)):
-            correct = generator.binomial(50, np.clip(concepts + shift, 0, 1), (5, 1000))
-            groups.append(rows(model, correct=correct, dataset=dataset))
-    told = compare.relative_to(means_of(*groups), "a_net").groupby("model")["reading"].agg(set).to_dict()
-    assert told == {"a_copy": {"cannot be told apart"}, "a_worse": {"lower"}}
 
 
 def evaluated(noise, model):

@@ -86,10 +86,10 @@ def test_data(dataset, counts, expected):
 @pytest.mark.parametrize(
     "settings, evaluation, expected",
     [
-        ({"n_trials": 30, "lr_interval": [0.1, 100.0], "lr": None, "precision": "bf16"}, "logreg", ""),
-        ({"lr_interval": [0.1, 10.0], "lr": 2.5}, "logreg", "lr_interval 0.1 to 10, lr 2.5"),
-        ({"classifier": "mlp", "normalize": False, "wd_interval": [1e-8, 1e-4]}, "mlp", ""),
-        ({"n_epochs": 3, "lr": 0.01}, "finetune", "n_epochs 3"),
+        ({"n_trials": 30, "lr_interval": [0.1, 100.0], "mlp_layers": 2, "precision": "bf16"}, "logreg", ""),
+        ({"lr_interval": [0.1, 10.0], "n_trials": 0}, "logreg", "n_trials 0, lr_interval 0.1 to 10"),
+        ({"classifier": "mlp", "normalize": False, "mlp_hidden": 128}, "mlp", "mlp_hidden 128"),
+        ({"lr": 0.01, "crop_scale": [0.08, 1.0], "momentum": 0.0}, "finetune", "momentum 0"),
     ],
 )
 def test_settings_that_are_not_the_papers(settings, evaluation, expected):
