@@ -59,13 +59,13 @@ def plan(args: argparse.Namespace) -> tuple[list[Any], dict[str, CogError]]:
         path = Path(output_dir).absolute()
         paths.require_dir(next(there for there in (path, *path.parents) if there.exists()), "--output_dir")
     how = {"checkpoint": args.ckpt_file, "loader": args.model_loader, "models_file": args.models_file}
-    choices = [find_model(name, root=root, **how) for name in args.model]
     models, failed = list[Model](), dict[str, CogError]()
-    for choice in choices:
+    for name in args.model:
         try:
+            choice = find_model(name, root=root, **how)
             models.append(Model(choice, choice.config(args.opts)))
         except CogError as error:  # it does not take the others of its pass along
-            failed[choice.name] = error
+            failed[name] = error
     if not models:
         raise next(iter(failed.values()))
     for name, each in failed.items():

@@ -67,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for key, value in zip(args.opts[::2], args.opts[1::2], strict=True):
         (extract_opts if key.startswith("FT_EXTRACT.") else opts).extend((key, value))
     find = functools.partial(find_model, root=root, loader=args.model_loader, models_file=args.models_file)
-    study, left_out = _choose(args, root, find)
+    study, incomplete = _choose(args, root, find)
     compared = functools.partial(networks.compared, find=find, extract_opts=extract_opts, opts=opts)
     states = compared(study, units.survey(study))
     if (others := units.reasons(states, units.OTHER)) and not args.overwrite:
@@ -102,9 +102,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.dry_run:
         for number, task in todo.items():
             print(f"# {number}: {task}\n{shlex.join(task.command(commands))}", flush=True)
-        return _try_models(extractions, args, find, extract_opts)
+        return _try_models(extractions, args, find, extract_opts) or incomplete
     if args.slurm is not None and slurm.queued_tasks(log_dir):
-        return 0
+        return incomplete
     code = local.run_here(study, todo, commands, log_dir, args.n_processes) if args.slurm is None else 0
     if code:  # another process may have made what a task here could not
         states = compared(study, units.survey(study))
@@ -113,11 +113,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     if code:
         logger.error("%d tasks failed, for the reasons above; the same command repeats only these", n_open)
     ended = subprocess.run(["sh", "-c", script], check=False).returncode
-    return code or ended or (CogError.exit_code if left_out else 0)
+    return code or ended or incomplete
 
 
-def _choose(args: argparse.Namespace, root: Path, find: Callable[[str], Any]) -> tuple[Study, bool]:
-    """Return the study without models that cannot be loaded, and whether such ones are named."""
+def _choose(args: argparse.Namespace, root: Path, find: Callable[[str], Any]) -> tuple[Study, int]:
+    """Return the study without models that cannot be loaded, and the exit code if such ones are named."""
     models = networks.choose(root, args.models_file, args.model)
     data = tuple(map(paths.check_dataset_name, args.dataset))
     evaluation = config.evaluation_name(config.get_cfg(opts=args.opts))
@@ -135,7 +135,7 @@ def _choose(args: argparse.Namespace, root: Path, find: Callable[[str], Any]) ->
     if unusable:
         names, reason = some([*unusable], 9), next(iter(unusable.values()))
         logger.warning("left out, since they cannot be loaded: %s (the first: %s)", names, reason)
-    return dataclasses.replace(study, models=usable), bool(unusable and args.model)
+    return dataclasses.replace(study, models=usable), CogError.exit_code if unusable and args.model else 0
 
 
 def _try_models(

@@ -63,7 +63,8 @@ def run_here(
             while (running or waiting) and not signals.requested():
                 if len(running) < n and (number := next_task()) is not None:
                     slot = min({*range(n)} - running.keys())
-                    environment = {**os.environ, "OMP_NUM_THREADS": n_threads}
+                    # Without a step's number: a task is alone, also in a shell of "srun --pty --ntasks=4".
+                    environment = os.environ | {"OMP_NUM_THREADS": n_threads, "SLURM_STEP_ID": ""}
                     if gpus:
                         environment["CUDA_VISIBLE_DEVICES"] = gpus[slot % len(gpus)]
                     task, log = waiting.pop(number), log_dir / f"{number}.log"
@@ -77,9 +78,8 @@ def run_here(
                         codes[number] = code if code >= 0 else 128 - code
                         log = log_dir / f"{number}.log"
                         if code:
-                            logger.error(
-                                "%s: exit code %d: %s (%s)", tasks[number], code, _last_line(log), log
-                            )
+                            how = f"exit code {code}" if code > 0 else f"killed by signal {-code}"
+                            logger.error("%s: %s: %s (%s)", tasks[number], how, _last_line(log), log)
                         n_failed = sum(map(bool, codes.values()))
                         facts = len(codes) - n_failed, len(tasks), n_failed, len(running)
                         logger.info("%d of %d tasks are done, %d failed, %d run", *facts)
@@ -116,7 +116,7 @@ def find_gpus() -> list[str]:
     """Return the usable GPUs by their names in ``CUDA_VISIBLE_DEVICES``."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
-        return [name.strip() for name in visible.split(",") if name.strip() not in ("", "-1")]
+        return [name.strip() for name in visible.split(",") if name.strip() not in ("", "-1", "NoDevFiles")]
     there = [path for path in glob.glob("/dev/nvidia[0-9]*") if os.access(path, os.R_OK | os.W_OK)]
     return [str(number) for number in range(len(there))]
 

@@ -102,7 +102,7 @@ def compared(
     # In another process: this one must not import torch, which starts threads.
     networks = next(in_processes(of_all, [models], 1)) if models else {}
     if networks is None:
-        raise CogError("a loader has ended its process; try each model with --dry_run")
+        raise CogError("memory is too small to load networks, or one is faulty; try each with --dry_run")
     if unknown := [model for model in models if model not in networks]:
         logger.warning(
             "finished results are kept as they are, of networks that cannot be loaded: %s", some(unknown)

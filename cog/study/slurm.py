@@ -21,13 +21,14 @@ TASK_SCRIPT = REPOSITORY / "bash-scripts" / "slurm" / "task.sh"
 SIGNAL_SECONDS = 120
 
 #: Beginnings of variables that SLURM's commands do not get: filters of ``squeue``, and what ``sbatch`` would
-#: pass on from a job that submits a study.
-_NOT_FOR_SLURM = ("SQUEUE_", "SLURM_ARRAY_", "SLURM_JOB_ID", "SLURM_RESTART_COUNT")
+#: pass on from a job or a step that submits a study.
+_NOT_FOR_SLURM = ("SQUEUE_", "SLURM_ARRAY_", "SLURM_CPUS", "SLURM_JOB_ID", "SLURM_RESTART", "SLURM_STEP")
 
 
-def job_name(log_dir: Path) -> str:
-    """Return the name of all jobs of the studies with a log folder."""
-    return f"cog-{hashlib.sha256(os.fsencode(log_dir.resolve())).hexdigest()[:8]}"
+def job_name(log_dir: Path, command: Sequence[str] = ()) -> str:
+    """Return the name of jobs of the studies with a log folder; other commands have other names."""
+    parts = os.fsencode(log_dir.resolve()), shlex.join(command).encode("utf-8", "surrogateescape")
+    return "-".join(["cog", *(hashlib.sha256(part).hexdigest()[:8] for part in parts if part)])
 
 
 def run_slurm(*command: str) -> str:
@@ -39,17 +40,17 @@ def run_slurm(*command: str) -> str:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise CogError(f"{command[0]} does not answer: {error}") from error
-    if done.returncode != 0:
+    if done.returncode != 0 or (command[0] == "sbatch" and not done.stdout):  # with --test-only
         raise CogError(f"{command[0]} failed: {done.stderr.strip() or f'exit code {done.returncode}'}")
     return done.stdout
 
 
-def queued_tasks(log_dir: Path) -> dict[int, str]:
-    """Return the waiting and running tasks of the studies with a log folder: number -> ``<job>_<number>``."""
-    mine = [f"--user={os.getuid()}", f"--name={job_name(log_dir)}"]
-    text = run_slurm("squeue", *mine, "--array", "--noheader", "--format=%F %K %T")
-    rows = [line.split() for line in text.splitlines() if "COMPLETING" not in line]  # has ended
-    return {int(number): f"{job}_{number}" for job, number, _ in rows if number.isdecimal()}
+def queued_tasks(log_dir: Path) -> list[tuple[int, str, str]]:
+    """Return number, ``<job>_<number>`` and job name of waiting and running tasks with a log folder."""
+    words = (f"--user={os.getuid()}", "--array", "--noheader", "--format=%F %K %T %j")
+    rows = [line.split(maxsplit=3) for line in run_slurm("squeue", *words).splitlines()]
+    ours = [row for row in rows if row[-1].startswith(job_name(log_dir)) and row[2] != "COMPLETING"]
+    return [(int(number), f"{job}_{number}", name) for job, number, _, name in ours if number.isdecimal()]
 
 
 def submit(
@@ -63,7 +64,13 @@ def submit(
     dry_run: bool,
 ) -> None:
     """Submit ``tasks`` that are not in the queue, and a job of the script ``last``; print a line for each."""
-    jobs = queued_tasks(log_dir)
+    names = {kind: job_name(log_dir, commands.get(kind, ())) for kind in (EXTRACT, LOGREG, "results")}
+    jobs, earlier = dict[int, str](), dict[int, list[str]]()
+    for number, job, name in queued_tasks(log_dir):
+        if number in listed and name == names[listed[number].kind]:
+            jobs[number] = job
+        else:  # it does something else, for other seeds or without --overwrite: a task comes after it
+            earlier.setdefault(number, []).append(job.rpartition("_")[0])
     new = {number: task for number, task in tasks.items() if number not in jobs}
     # Queued classifiers of a new extraction wait for an earlier one, which was canceled or has failed.
     new = {n: task for n, task in tasks.items() if n in new or any(map(task.needs, new.values()))}
@@ -83,7 +90,7 @@ def submit(
     def send(kind: str, after: Sequence[str], *words: str) -> str:
         dependency = [f"--dependency=afterany:{':'.join(after)}"] if after else []
         # The name comes after the user's options: the queue is read by it.
-        sbatch = ["sbatch", "--parsable", *options, f"--job-name={job_name(log_dir)}", *dependency, *words]
+        sbatch = ["sbatch", "--parsable", *options, f"--job-name={names[kind]}", *dependency, *words]
         # "number;cluster" in a federation
         job = "JOB" if dry_run else run_slurm(*sbatch).strip().splitlines()[-1].split(";")[0]
         print(shlex.join(sbatch) if dry_run else f"{job}  {kind}: {words[0]}", flush=True)
@@ -94,8 +101,8 @@ def submit(
         arrays: dict[tuple[str, ...], list[int]] = {}  # tasks that wait for the same
         for number, task in new.items():
             if task.kind == kind:
-                needed = tuple(jobs[k] for k, other in listed.items() if k in jobs and task.needs(other))
-                arrays.setdefault(needed, []).append(number)
+                needed = [jobs[k] for k, other in listed.items() if k in jobs and task.needs(other)]
+                arrays.setdefault((*needed, *earlier.get(number, ())), []).append(number)
         for after, numbers in arrays.items():
             job = send(kind, after, f"--array={','.join(map(str, numbers))}", *ours, *command)
             jobs |= {number: f"{job}_{number}" for number in numbers}

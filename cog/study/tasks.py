@@ -134,14 +134,14 @@ def script(study: Study, log_dir: Path, opts: Sequence[str]) -> str:
     show = [*python, f"{REPOSITORY}/print_results.py", root, *chosen, *opts]
     # The view is given because the result of a single cell would be printed seed by seed.
     table, page = [*show, "--show", "accuracy"], [*show, "--report", f"{log_dir}/report.html", "--overwrite"]
-    made = '"$made"'  # a folder of this process alone
-    lines = [
-        f'cd {shlex.quote(str(log_dir))} && made=$(mktemp -d "$PWD/.made-XXXXXX") || exit',
-        f"trap 'rm -r {made}' EXIT",
-        f"{shlex.join([*python, '-m', 'cog', 'status', root])} > {made}/status.txt && mv {made}/status.txt .",
-        f"{shlex.join(table)} > {made}/results.txt || exit",
-        f"grep ' of .* %)$' status.txt >> {made}/results.txt",  # how much is done
-        f"cat {made}/results.txt && mv {made}/results.txt .",
+    lines = [  # in a folder of this process alone
+        f"cd {shlex.quote(str(log_dir))} && made=$(mktemp -d .made-XXXXXX) || exit",
+        "trap 'rm -r $made' EXIT",
+        f"{shlex.join([*python, '-m', 'cog', 'status', root])} > $made/status.txt &&",
+        "mv -f $made/status.txt .",
+        f"{shlex.join(table)} > $made/results.txt || exit",
+        "grep ' of .* %)$' status.txt >> $made/results.txt",  # how much is done
+        "cat $made/results.txt && mv -f $made/results.txt .",
         f"{shlex.join(page)} 2>&1 | sed 's/^error:/warning:/' >&2",  # the page of a wider study stays
     ]
     return "\n".join(lines)

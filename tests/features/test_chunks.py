@@ -162,8 +162,8 @@ def test_a_model_that_fails_does_not_lose_the_others(inputs, expected, tmp_path,
     assert len(list(tmp_path.rglob("X_Y.pth"))) == 2
     state = output.state(place(tmp_path, "placed_b"), "features.json")
     assert state.word == output.FAILED and "no memory left" in state.detail
-    with pytest.raises(CogError, match="no features of wrong_key: .*SIZE"):
-        extract_features.main(arguments(inputs, tmp_path, models=("wrong_key", *MODELS)))
+    with pytest.raises(CogError, match="no features of wrong_key, nameless: .*SIZE"):
+        extract_features.main(arguments(inputs, tmp_path, models=("wrong_key", "nameless", *MODELS)))
     assert content(tmp_path) == expected
 
 

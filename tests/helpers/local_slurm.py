@@ -1,7 +1,6 @@
 """A SLURM cluster of one node in a temporary folder: the real daemons, as root, on 127.0.0.1 only."""
 
 import contextlib
-import getpass
 import os
 import secrets
 import shutil
@@ -98,11 +97,6 @@ class LocalSlurm:
         words = ("--noheader", "--array", "--states=all", f"--jobs={job}", "--format=%i %T")
         return dict(line.split() for line in self.run("squeue", *words).splitlines())
 
-    def show(self, job: str) -> dict[str, str]:
-        """Return the fields of ``scontrol show job`` for one job or task."""
-        words = self.run("scontrol", "--oneliner", "show", "job", job).split()
-        return dict(word.split("=", 1) for word in words if "=" in word)
-
     def wait(self, *jobs: str, timeout: float = 60) -> dict[str, str]:
         """Wait until all tasks of ``jobs`` have ended, and return their states."""
         deadline = time.monotonic() + timeout
@@ -115,10 +109,8 @@ class LocalSlurm:
 
     def cancel_all(self) -> None:
         """Cancel all jobs and wait until they have ended."""
-        self.run("scancel", "--user", getpass.getuser(), check=False)
-        deadline = time.monotonic() + 30
-        while self.run("squeue", "--noheader").strip() and time.monotonic() < deadline:
-            time.sleep(0.1)
+        self.run("scancel", "--user", "root", check=False)
+        self.until(lambda: not self.run("squeue", "--noheader").strip())
 
     def logs(self) -> str:
         """Return the ends of the daemons' logs."""
@@ -174,9 +166,8 @@ def local_slurm(root: Path, *, cpus: int = 4) -> Iterator[LocalSlurm]:
     key = root / "munge" / "key"
     key.touch(mode=0o600)
     key.write_bytes(secrets.token_bytes(1024))
-    with (
-        contextlib.ExitStack() as stack
-    ):  # all sockets are open until all ports are known, so that these differ
+    # All sockets are open until all ports are known, so that these differ.
+    with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(2)]
         for each in sockets:
             each.bind(("127.0.0.1", 0))

@@ -33,12 +33,13 @@ def test_classifiers_begin_when_their_features_have_ended_however(tmp_path, capl
     scripts = {
         "extract in1k a_net": "echo cannot do it; exit 3",
         "extract in1k b_net c_net": f"sleep 0.3; touch {tmp_path}/features",
-        "logreg in1k a_net": f"touch {tmp_path}/began; exit 2",
+        "logreg in1k a_net": f"touch {tmp_path}/began; kill -9 $$",
         "logreg in1k c_net": f"test -e {tmp_path}/features",
     }
     assert run(tmp_path, scripts) == 3
     assert (tmp_path / "began").exists()
     assert f"extract in1k a_net: exit code 3: cannot do it ({tmp_path}/1.log)" in caplog.text
+    assert "logreg in1k a_net: killed by signal 9: " in caplog.text
     assert "2 of 4 tasks are done, 2 failed, 0 run" in caplog.text
 
 
@@ -51,8 +52,10 @@ def test_as_many_at_a_time_as_slots_and_memory_allow(tmp_path, monkeypatch, n, n
     monkeypatch.setattr(local, "memory_of", lambda study, task: n_bytes)
     monkeypatch.setenv("OMP_NUM_THREADS", "5")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0, 2")
+    monkeypatch.setenv("SLURM_STEP_ID", "0")  # of a shell in a step of several processes
     (tmp_path / "now").mkdir()
-    script = f"{COUNTS.format(tmp_path / 'now', most)}; echo $CUDA_VISIBLE_DEVICES $OMP_NUM_THREADS"
+    count = COUNTS.format(tmp_path / "now", most)
+    script = f"{count}; echo $CUDA_VISIBLE_DEVICES $OMP_NUM_THREADS$SLURM_STEP_ID"
     assert run(tmp_path, {f"extract in1k net_{k}": script for k in range(4)}, n) == 0
     assert not (tmp_path / "too_many").exists()
     said = {(tmp_path / f"{k}.log").read_text().splitlines()[-1] for k in range(1, 5)}

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from cog import config
+from cog.commands import study as command
 from cog.errors import CogError
 from cog.logreg.settings import from_config
 from cog.models.choice import find_model
@@ -89,6 +90,9 @@ def test_features_of_the_original_toolkit_and_of_a_network_that_is_gone_are_kept
     assert world.others() == []
     world.checkpoint.unlink()
     assert world.others() == [] and "cannot be loaded: sup_resnet50" in caplog.text
+    line = f"--models_root_dir {world.study.root} --dataset in1k --seeds 22 37 --n_shot 0 8 --dry_run --model"
+    assert command.main([*line.split(), "sup_resnet50"]) == 0
+    assert command.main([*line.split(), "sup_resnet50", "dino_resnet50"]) == 2  # without checkpoint
 
 
 def test_names_and_patterns(tmp_path):

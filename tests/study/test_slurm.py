@@ -115,7 +115,7 @@ def test_failing_extraction_is_repaired(slurm, studies, undisturbed):
     assert {stage: len(same) for stage, same in jobs.items()} == {"extract": 1, "logreg": 2, "results": 1}
     states = wait(slurm, jobs)
     assert sorted(states.values()) == ["COMPLETED"] * 4 + ["FAILED"] * 3
-    assert slurm.show(f"{jobs['extract'][0]}_1")["ExitCode"] == "3:0"
+    assert "1 of 300 images could not be decoded" in studies.log(1)
     assert "classifier runs: 4 done, 4 missing of 8 (50 %)" in (studies.log_dir / "results.txt").read_text()
     broken.write_bytes(image)
     states = wait(slurm, studies.submit(*both))
@@ -125,9 +125,10 @@ def test_failing_extraction_is_repaired(slurm, studies, undisturbed):
 
 
 def test_refused_submissions_and_two_at_once(slurm, studies, undisturbed):
-    """A refusal is one line; a list beyond MaxArraySize, too; two people submit at once, nothing is lost."""
     code, _, err = studies.run("slurm=--partition=none_such")
     assert code == 2 and "sbatch failed" in err and "invalid partition" in err and "Traceback" not in err
+    code, _, err = studies.run("slurm=--mem=100 --test-only")
+    assert code == 2 and "sbatch failed: sbatch: Job" in err
     for process in [studies.start("slurm=--mem=100") for _ in range(2)]:
         assert process.communicate(timeout=300) and process.returncode == 0
     wait_for(lambda: not slurm.run("squeue", "--noheader").strip(), 300)

@@ -63,34 +63,41 @@ def test_what_is_done_or_not_needed_is_left_out(tmp_path):
 
 def test_jobs_of_a_study(tmp_path, monkeypatch, capsys):
     log_dir, sent, queue = tmp_path / "logs 100%", [], []
+    commands = {"extract": ["python", "extract.py", "--e"], "logreg": ["python", "logreg.py", "--l"]}
+    names = {kind: slurm.job_name(log_dir, command) for kind, command in commands.items()}
 
     def run_slurm(program: str, *words: str) -> str:
         if program == "sbatch":
             sent.append(" ".join(words))
             return f"{len(sent)}\n"
-        return "MaxArraySize     = 77" if program == "scontrol" else "\n".join(queue)
+        return "MaxArraySize     = 77" if program == "scontrol" else "7 1 PENDING x y\n" + "\n".join(queue)
 
-    def submit(*models: str, dry_run: bool = False) -> None:
+    def submit(*models: str, more: str = "", dry_run: bool = False) -> str:
         listed = tasks.list_tasks(small_study(tmp_path, models=models), log_dir)
-        commands = {"extract": ["python", "extract.py", "--e"], "logreg": ["python", "logreg.py", "--l"]}
-        slurm.submit(listed, listed, commands, "table", ["--gres=gpu:1"], log_dir, dry_run=dry_run)
+        now = commands | {"logreg": [*commands["logreg"], *more.split()]}
+        slurm.submit(listed, listed, now, "table", ["--gres=gpu:1"], log_dir, dry_run=dry_run)
+        return capsys.readouterr().out
 
     monkeypatch.setattr(slurm, "run_slurm", run_slurm)
     log_dir.mkdir()
-    submit("a_net", "b_net", dry_run=True)
-    assert not sent and capsys.readouterr().out.count("\nsbatch ") == 4
+    assert submit("a_net", "b_net", dry_run=True).count("\nsbatch ") == 4 and not sent
     submit("a_net", "b_net")
-    name = f"--parsable --gres=gpu:1 --job-name={slurm.job_name(log_dir)} "
-    assert all(line.startswith(name) for line in sent)
+    for line, name in zip(sent, [*names.values(), names["logreg"], slurm.job_name(log_dir)], strict=True):
+        assert line.startswith(f"--parsable --gres=gpu:1 --job-name={name} ")
     assert "--array=1,2 --signal=B:USR1@120 --requeue" in sent[0] and "--dependency" not in sent[0]
     assert "logs 100%%/%a.log" in sent[0] and sent[0].endswith("tasks.txt python extract.py --e")
     assert "--dependency=afterany:1_1 --array=3,4" in sent[1]  # an array of classifiers for each extraction
     assert "--dependency=afterany:1_2 --array=5,6" in sent[2]
     assert "--dependency=afterany:1:2:3 " in sent[3] and sent[3].endswith("--wrap=table")
-    queue += ["1 1 PENDING", "1 2 COMPLETING", "2 3 PENDING"]
-    submit("a_net")
-    assert "2 tasks to submit, 2 are queued" in capsys.readouterr().out
+    queue += [f"1 1 PENDING {names['extract']}", f"2 3 PENDING {names['logreg']}"]
+    queue += [f"1 2 COMPLETING {names['extract']}"]
+    assert "2 tasks to submit, 2 are queued" in submit("a_net")
     assert "--array=2" in sent[4] and "--dependency=afterany:5_2 --array=5" in sent[5]
-    queue[1:] = ["2 3 PENDING", "6 5 PENDING"]  # the last one waits for an extraction that was canceled
+    queue[2] = f"6 5 PENDING {names['logreg']}"  # it waits for an extraction that was canceled
     submit("a_net")
     assert "--array=2" in sent[7] and "--dependency=afterany:8_2 --array=5" in sent[8]
+    queue += [f"8 2 RUNNING {names['extract']}"]
+    assert "0 tasks to submit, 4 are queued" in submit("a_net")
+    assert "2 tasks to submit, 2 are queued" in submit("a_net", more="--seeds 1 2 3")
+    assert "--dependency=afterany:1_1:2 --array=3" in sent[10]  # after what is queued for fewer seeds
+    assert "--dependency=afterany:8_2:6 --array=5" in sent[11]
