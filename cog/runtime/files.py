@@ -100,5 +100,5 @@ def sha256(*paths: str | os.PathLike[str]) -> str:
     digest = hashlib.sha256()
     for path in paths:
         with os_errors_explained(f"cannot read {path}"), open_regular(path) as handle:
-            hashlib.file_digest(handle, lambda: digest)
+            hashlib.file_digest(handle, lambda: digest)  # type: ignore[arg-type]  # IO knows no readinto
     return digest.hexdigest()
