@@ -27,7 +27,7 @@ from cog.runtime.log import progress_of
 
 logger = logging.getLogger(__name__)
 
-INDEX_VERSION = 7  # it changes with the names of images and with the form of rows
+INDEX_VERSION = 8  # it changes with the names of images and with the form of rows
 N_THREADS = 16  # listing folders and reading headers is limited by the file system, not by the processors
 LARGEST_IMAGE = 1 << 29  # bytes, packed or not: an archive of a few kilobytes can claim any size
 _LARGEST_HEADER = 1 << 20  # bytes
@@ -161,8 +161,7 @@ def _zip_members(path: str) -> Iterator[Member]:
         if info.flag_bits & 1 or stat.S_IFMT(mode) not in (0, stat.S_IFREG):
             kind = OTHER
         if not info.filename.endswith("/"):
-            name = _inside(info.filename, path)
-            yield Member(name, info.header_offset, info.compress_size, info.CRC, kind)
+            yield Member(_inside(info.filename, path), info.header_offset, info.compress_size, info.CRC, kind)
 
 
 def _inside(path: str, label: str) -> str:
@@ -199,14 +198,11 @@ def _scan(packed: Sequence[Archive], wanted: Wanted, is_split: bool) -> Index:
     unread: list[str] = []
 
     def scan(owner: int) -> np.ndarray:
-        path = packed[owner][0]
+        archive, path = packed[owner], packed[owner][0]
         with os_errors_explained(f"cannot read {path}"):
             # Of members with the same path the last counts, as in unpacking.
             found = {member.path: member for member in members(path, wanted)}
-            archive = packed[owner]
-            named, others = name_images(
-                Path(path), found, lambda each: read_member(archive, found[each]), is_split
-            )
+            named, others = name_images(Path(path), found, lambda n: read_member(archive, found[n]), is_split)
         folders.update({folder: path for _, _, folder in named if folder})
         unread.extend(f"{path}/{other}" for other in others)
         rows = [(os.fsencode(name), owner, *found[path][1:]) for name, path, _ in named]

@@ -14,10 +14,9 @@ from cog.data.wnids import is_wnid
 from cog.errors import CogError, first_line
 from cog.runtime import files
 
+_JPEG = (".jpeg", ".jpg", ".jpe", ".jfif")
 #: Suffixes (lower case) of images.
-IMAGE_SUFFIXES = (
-    *(".jpeg", ".jpg", ".jpe", ".jfif", ".png", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp"),
-)
+IMAGE_SUFFIXES = (*_JPEG, ".png", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp")
 
 #: Classes of the ILSVRC-2012 validation images, as Kaggle and image-net.org publish them.
 LABEL_FILES = SOLUTION_FILE, DEVKIT_FILE = "LOC_val_solution.csv", "ILSVRC2012_devkit_t12.tar.gz"
@@ -70,7 +69,8 @@ def name_images(
             if (label := validation.get(file.partition(".")[0])) is None:
                 raise CogError(f"{archive} has {file}, which the labels beside it lack")
         if label or folders:
-            named.append((f"{label or folders[-1]}/{file}", path, () if label else tuple(folders)))
+            n = folders.index(label) + 1 if is_split and label in folders else 0
+            named.append((f"{label or folders[-1]}/{file}", path, tuple(folders[:n] if label else folders)))
         else:
             loose.append(path)
     if loose and not named:

@@ -162,7 +162,8 @@ def find_images(root: str | os.PathLike[str], wanted: Collection[str] | None = N
         else:
             found = _in_archives(root, [folder / name for name in packed], wanted, is_split)
     for name in is_dir.keys() - {*(labels or packed), *classes.LABEL_FILES}:
-        if is_dir[name] or name.lower().endswith((*classes.IMAGE_SUFFIXES, *ARCHIVES)):
+        is_broken = not (folder / name).exists()  # a link, maybe to the folder of a class
+        if is_dir[name] or is_broken or name.lower().endswith((*classes.IMAGE_SUFFIXES, *ARCHIVES)):
             found.unread.append(str(folder / name))
     return found
 
@@ -194,6 +195,9 @@ def _in_archives(root: Path, paths: Sequence[Path], wanted: Collection[str] | No
         if (total := re.search(r"\*[-_.]of[-_.]([0-9]+)$", name)) and n < int(total[1]):
             has = f"{n} of the {int(total[1])} archives {name}"
             raise CogError(f"{paths[0].parent} has {has}; fetch the others")
+    numbers = {int(end[1]) for path in paths if (end := re.search(r"[-_.]([0-9]{3,})$", path.stem))}
+    if numbers and min(numbers) < 2 and len(numbers) <= max(numbers) - min(numbers):
+        logger.warning("%s: %d archives, numbered to %d: are some missing?", root, len(numbers), max(numbers))
     # Those named by a WordNet id are looked into if their class is wanted.
     alone = {path: path.stem for path in paths if is_wnid(path.stem)}
     packed = [archives.current(p) for p in paths if wanted is None or p not in alone or alone[p] in wanted]

@@ -130,9 +130,7 @@ def test_the_distributed_tars_of_ilsvrc2012(folders, root, write_labels):
 
 
 @pytest.mark.parametrize("cut", [None, -40, 0])
-def test_archives_are_indexed_once_and_when_they_are_needed(
-    folders, root, tmp_path, monkeypatch, cut, caplog
-):
+def test_archives_are_indexed_once_and_when_needed(folders, root, tmp_path, monkeypatch, cut, caplog):
     """Again if the index is damaged, or cannot be kept."""
     scans, scan, cache = [], archives.members, tmp_path / "cache"
     monkeypatch.setattr(archives, "members", lambda *args: scans.append(args[0]) or scan(*args))

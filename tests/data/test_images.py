@@ -105,6 +105,7 @@ elsewhere | list.txt= | does not exist
 train.tar | site_a/crow/0.png= site_b/crow/0.png= | in site_a/crow and site_b/crow, which cannot
 train.tar | a/airport/indoor/1.png= c/church/indoor/2.png= | a/airport/indoor and c/church/indoor
 train.tar | x/crow.tar=[1] y/crow.tar=[2] | x/crow and y/crow
+train.tar | train/n01440764/1.png= val/n01440764/2.png= | train/n01440764 and val/n01440764
 train.tar,train-1.tar | a/indoor/0.png= b/church/0.png= + b/indoor/1.png= | a/indoor and b/indoor
 train.tar,train-1.tar | crow/1.png= | image crow/1.png is in .*train-1.tar .*again in .*train.tar
 crow.tar | 1.png= day/2.png= | crow and crow/day
@@ -129,13 +130,17 @@ def test_what_is_unclear_is_refused(case, tmp_path):
 
 @pytest.mark.parametrize("numbers", [(0, 1, 3), (1, 2, 3), (2, 3, 4)], ids=str)
 @pytest.mark.parametrize("place", ["train", ""])
-def test_archives_that_their_names_announce_must_be_there(tmp_path, numbers, place):
+def test_archives_that_their_names_announce_must_be_there(tmp_path, numbers, place, caplog):
     for number in numbers:
         write(tmp_path, f"train-{number:05d}-of-00004.tar", f"crow/{number}.png=1")
     with pytest.raises(CogError, match="has 3 of the 4 archives train-.*-of-00004"):
         birds(tmp_path / place)
     write(tmp_path, "train-9-of-00004.tar", "crow/x.png=1 duck/y.png=2")
     assert len(contents(birds(tmp_path / place))) == 5
+    for number in numbers:
+        write(tmp_path, f"more-train-{number:04d}.tar", f"crow/{number}.png=1")
+    assert len(birds(tmp_path / "more-train")) == 3
+    assert ("train: 3 archives, numbered to 3: are some missing?" in caplog.text) == (numbers[1:] == (1, 3))
 
 
 #: Names of classes: bytes that are no UTF-8, and the two forms of one letter, which are two folders.
@@ -160,12 +165,14 @@ def test_classes_are_named_like_files(form, tmp_path):
     assert [*contents(found).values()] == [b""] * len(found)
 
 
-def test_in1k_order_equals_torchvisions_image_folder(tmp_path):
+def test_in1k_order_equals_torchvisions_image_folder(tmp_path, caplog):
     write(tmp_path, "val", "n02/n02_10.JPEG= n02/n02_9.JPEG= n01/b.png= n01/B.png= n01/a.png= n10/é.png=")
     (tmp_path / "val/n11").symlink_to(tmp_path / "val/n02")
     found = datasets.DATASETS["in1k"].images("in1k", "test", {"in1k_images_root": str(tmp_path)})
+    (tmp_path / "val/n12").symlink_to(tmp_path / "nowhere")
     reference = ImageFolder(tmp_path / "val")
     assert [str(found.root / file) for file in contents(found)] == [path for path, _ in reference.samples]
     assert found.labels.tolist() == reference.targets and list(found.classes) == reference.classes
     assert found.counts().tolist() == [3, 2, 1, 2]
     assert birds(tmp_path / "val").digest() == found.digest() != found.first(2).digest()
+    assert "1 files or folders are not read" in caplog.text and "val/n12" in caplog.text
