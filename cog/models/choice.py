@@ -175,18 +175,9 @@ def find_model(
     pretraining = entry.get("pretraining", "unknown")
     if not {"pretraining", "checkpoint"} & entry.keys() and loader is None and source in MODELS:
         pretraining = MODELS[source].pretraining
-    return ModelChoice(
-        name,
-        source if loader is None else os.path.basename(str(loader)),
-        path,
-        loader,
-        folder,
-        pretraining,
-        entry.get("label"),
-        entry.get("group"),
-        entry.get("cfg", {}),
-        str(models_file or ""),
-    )
+    source = source if loader is None else os.path.basename(str(loader))
+    own = entry.get("label"), entry.get("group"), entry.get("cfg", {}), str(models_file or "")
+    return ModelChoice(name, source, path, loader, folder, pretraining, *own)
 
 
 def _files(

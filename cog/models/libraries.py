@@ -54,6 +54,10 @@ def load(name: str, checkpoint: Path | None, size: int | None, pooling: str, fol
     """Load a model without its classifier; ``checkpoint`` and ``size`` None: those of the library."""
     model = find(name, folder)
     size = size or model.preprocess.size
+    there = sorted(folder.glob("*.*")) if folder is not None and checkpoint is None else []
+    unread = [path for path in there if path.suffix in (".bin", ".ckpt", ".pt", ".pth", ".safetensors")]
+    if unread:
+        logger.warning("%s: the library's own weights are taken, %s is not read", name, unread[0])
     try:
         with _only_weights():
             network, forward = model.load(checkpoint, size)
@@ -170,11 +174,9 @@ def _torchvision(name: str, folder: Path | None) -> LibraryModel:
             # Their weights expect pixels from -1 to 1; the network converts its input.
             arguments = {"transform_input": True, "aux_logits": False, "init_weights": False}
         network = zoo.get_model(model, weights=None if checkpoint else weights, **arguments)
-        head = [
-            key
-            for key, module in network.named_modules()
-            if getattr(module, "out_features", getattr(module, "out_channels", None)) == 1000
-        ][-1]
+        modules = network.named_modules()
+        widths = {key: getattr(m, "out_features", getattr(m, "out_channels", 0)) for key, m in modules}
+        head = [key for key, width in widths.items() if width == 1000][-1]
         network.set_submodule(head, nn.Identity())
         if checkpoint is not None:
             _fit(network, checkpoint, (head, "AuxLogits", "aux1", "aux2"))
@@ -230,7 +232,7 @@ def _open_clip(name: str, folder: Path | None) -> LibraryModel:
 
 # --- transformers: ``AutoModel`` with its pooling, or the image tower of CLIP; ``hf_<organization>--<name>``
 
-#: Parts of image-text models that images do not pass through, parameters that hold one token each, and last
+#: Parts of image-text models that images do not pass through, parameters that hold tokens, and last
 #: normalizations.
 _TEXT = ("text_model", "text_projection", "logit_scale", "logit_bias")
 _TOKENS = ("cls_token", "class_embedding", "distillation_token")
@@ -243,7 +245,6 @@ def _transformers(name: str, folder: Path | None) -> LibraryModel:
     transformers.utils.logging.disable_progress_bar()
     transformers.utils.logging.set_verbosity_error()  # its reports of parameters have many lines
     repository, full_name = name.replace("--", "/", 1), f"hf_{name}"
-
     place = folder if folder is not None and (folder / "config.json").is_file() else repository
     try:
         config = transformers.AutoConfig.from_pretrained(place, trust_remote_code=False)
@@ -310,7 +311,8 @@ def _transformers_tokens(network: Any, x: torch.Tensor, n: int) -> tuple[list[to
     output = _transformers_output(network, x, "vision_model", output_hidden_states=n > 1)
     config = getattr(network.config, "vision_config", network.config)
     n_prefix = getattr(config, "num_register_tokens", 0) or 0
-    n_prefix += sum(key.rpartition(".")[2] in _TOKENS for key, _ in network.named_parameters())
+    tokens = (value for key, value in network.named_parameters() if key.rpartition(".")[2] in _TOKENS)
+    n_prefix += sum(value.shape[1] if value.ndim == 3 else 1 for value in tokens)
     if n == 1:
         return [output.last_hidden_state], n_prefix
     vision = getattr(network, "vision_model", network)

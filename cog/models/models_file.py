@@ -47,8 +47,5 @@ def parse(path: str | os.PathLike[str], name: str, entry: Any) -> dict[str, Any]
     except CogError as error:
         raise CogError(f"{place}: {error}") from None
     folder = Path(path).resolve().parent
-    return (
-        values
-        | {key: str(folder / values[key]) for key in values.keys() & {"loader", "checkpoint"}}
-        | {"cfg": cfg}
-    )
+    places = {key: str(folder / values[key]) for key in values.keys() & {"loader", "checkpoint"}}
+    return values | places | {"cfg": cfg}

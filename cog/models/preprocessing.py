@@ -86,16 +86,25 @@ def from_processor(values: Mapping[str, Any], source: str) -> Preprocess:
     squash = "height" in size
     side = _square([size["height"], size.get("width")], source) if squash else size.get("shortest_edge")
     image_size = side
-    if values.get("do_center_crop") and crop:
-        image_size = _square([crop["height"], crop["width"]], source)
-    elif values.get("crop_pct") and side and not squash:  # ConvNeXt
-        side, squash = (int(side / values["crop_pct"]), False) if side < 384 else (side, True)
-    normalizes = values.get("do_normalize", True)
+    if crops := bool(values.get("do_center_crop") and crop):
+        image_size = _square([crop.get("height"), crop.get("width")], source)
+    share = values.get("crop_pct") or ("Levit" in str(values.get("image_processor_type")) and 224 / 256)
+    if share and side and not squash:  # ConvNeXt, PoolFormer, LeViT
+        squash = side >= 384 and not crops
+        side = side if squash else int(side / share)
+    factor, normalizes = values.get("rescale_factor") or 1 / 255, values.get("do_normalize")
+    others = ("rescale_offset", "do_flip_channel_order", "resize_short")  # the last one: PP-LCNet, BGR
+    if any(map(values.get, others)) or abs(255 * factor - 1) > 1e-3:
+        how = "reverses the channels, or does not scale pixels to [0, 1]; write a loader that does"
+        raise CogError(f"preprocessing of {source} {how}")
+    std = values.get("image_std")
+    if values.get("include_top") and std:  # EfficientNet: the division is done twice
+        std = [each * each for each in std]
     declared = {
         "image_size": image_size,
         "resize_size": side,
         "mean": values.get("image_mean") if normalizes else (0.0, 0.0, 0.0),
-        "std": values.get("image_std") if normalizes else (1.0, 1.0, 1.0),
+        "std": std if normalizes else (1.0, 1.0, 1.0),
         "interpolation": _PILLOW.get(values.get("resample", 2)),
         "squash": squash,
     }

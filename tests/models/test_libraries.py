@@ -166,7 +166,7 @@ def test_files_must_fit(case, small_models, tmp_path):
 
 VITS = """
 timm_test_vit 160 1, hf_dinov2_with_registers 32 3, hf_clip 32 1, hf_deit 32 2,
-timm_vit_small_patch14_reg4_dinov2 112 5, timm_test_vit3 160 1
+timm_vit_small_patch14_reg4_dinov2 112 5, timm_test_vit3 160 1, hf_pixio 32 8
 """
 
 
@@ -223,10 +223,8 @@ def test_position_embeddings_of_timm_are_resized(tmp_path):
     write(tmp_path, "timm_test_vit", network.state_dict())
     larger = timm.create_model("test_vit", num_classes=0, img_size=96)
     larger.load_state_dict(timm.models.vision_transformer.checkpoint_filter_fn(network.state_dict(), larger))
-    x = images(96)
-    assert torch.equal(
-        load("timm_test_vit", tmp_path, image_size=96)(x), larger.requires_grad_(False).eval()(x)
-    )
+    x, larger = images(96), larger.requires_grad_(False).eval()
+    assert torch.equal(load("timm_test_vit", tmp_path, image_size=96)(x), larger(x))
     with pytest.raises(CogError, match=r"images of 100 x 100 pixels"):
         load("timm_test_vit", tmp_path, image_size=100)
 
@@ -259,20 +257,22 @@ def test_own_weights_of_a_library_run_no_code(name, small_models, tmp_path, monk
     assert not (tmp_path / "marker").exists() and "\n" not in str(error.value)
 
 
-def test_without_a_network(tmp_path, monkeypatch):
+def test_without_a_network(tmp_path, monkeypatch, caplog):
     def fail(*_, **__):
         raise OSError("no route to host\nmore")
 
     with pytest.raises(CogError, match=r"has no model .*timm_test_vit\.r160_in1k"):
         libraries.find("timm_test_vit.r161_in1k")
     assert tuple(libraries.LIBRARIES) == LIBRARIES
-    (tmp_path / "models").mkdir()
+    other = write(tmp_path / "models", "timm_test_resnet", {})
+    other = other.rename(other.with_suffix(".bin"))
     monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path / "hub"))
     monkeypatch.setattr(torch.hub, "download_url_to_file", fail)
     monkeypatch.setattr(timm.models._hub, "hf_hub_download", fail)
     for name in ("torchvision_resnet18", "timm_test_resnet"):
         with pytest.raises(CogError, match=r"no route to host\); .* save it as .*/model.ckpt$"):
             load(name, tmp_path / "models")
+    assert f"timm_test_resnet: the library's own weights are taken, {other} is not read" in caplog.text
 
 
 def test_a_classifier_of_transformers_gives_its_class_token(tmp_path):
@@ -293,6 +293,11 @@ def test_a_classifier_of_transformers_gives_its_class_token(tmp_path):
         ("config.json", '{"model_type": "own", "auto_map": {"AutoConfig": "net.C"}}', "is not run"),
         ("config.json", '{"model_type": "vit", "hidden_size": "many"}', ""),
         ("preprocessor_config.json", '{"size": 32, "image_mean": [1]}', r"MEAN = \[1\] is not valid"),
+        (
+            "preprocessor_config.json",
+            '{"image_processor_type": "MobileViTImageProcessor"}',
+            "reverses the chan",
+        ),
     ],
 )
 def test_bad_files_of_transformers_run_no_code(file, content, says, tmp_path, monkeypatch):
@@ -344,6 +349,10 @@ PROCESSORS = {
     "squash": processor("ViT", size={"height": 30, "width": 30}, resample=2, **STATISTICS),
     "small": processor("ConvNext", size={"shortest_edge": 28}, crop_pct=0.875, **STATISTICS),
     "large": processor("ConvNext", size={"shortest_edge": 384}, crop_pct=0.875, **STATISTICS),
+    "pooled": PROCESSOR | processor("PoolFormer", crop_pct=0.9),
+    "twice": processor("EfficientNet", size={"height": 30, "width": 30}, resample=3, **STATISTICS),
+    "levit": PROCESSOR | processor("Levit"),
+    "colors": PROCESSOR | processor("MobileViT", do_flip_channel_order=False),
     "plain": processor("Siglip", size={"height": 24, "width": 24}, resample=3, do_normalize=False),
 }
 

@@ -15,7 +15,6 @@ LOADER = (
     "def load_my_model(init_args):\n"
 )
 GRAY = torch.arange(2 * 3 * 8 * 8).reshape(2, 3, 8, 8).float()
-
 THIRD = "return torch.nn.Flatten(), None,"
 
 
@@ -132,9 +131,8 @@ def ask(tmp_path):
     for name in ("weights/small.pth", "nets/net.py", "mine/clip/model.ckpt", "clip/resnet50/model.ckpt"):
         (tmp_path / name).parent.mkdir(parents=True)
         (tmp_path / name).write_text(f"{LOADER}    return torch.nn.Flatten()\n")
-    return lambda name, **options: find_model(
-        name, root=tmp_path, models_file=tmp_path / "models.yaml", **options
-    )
+    places = {"root": tmp_path, "models_file": tmp_path / "models.yaml"}
+    return lambda name, **options: find_model(name, **places, **options)
 
 
 def test_entries(ask, tmp_path):

@@ -171,9 +171,8 @@ def test_check(tmp_path, capsys):
 def test_top1(tmp_path, capsys):
     wnids = ("n01440764", "n02123045", "n15075141")  # labels 0, 281 and 999
     for number in range(6):
-        tiny.write_image(
-            tmp_path / "val" / wnids[number % 3] / f"{number}.JPEG", size=(300, 280), seed=number
-        )
+        place = tmp_path / "val" / wnids[number % 3]
+        tiny.write_image(place / f"{number}.JPEG", size=(300, 280), seed=number)
     checkpoint = hollow.write("nat_m4", tmp_path / "nat/m4/model.ckpt")
     state = torch.load(checkpoint, weights_only=True)
     state["classifier.linear.bias"] = torch.eye(1000)[281]  # what every image is classified as
