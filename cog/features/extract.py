@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from yacs.config import CfgNode
 
 logger = logging.getLogger(__name__)
-
 OWN_NETWORK = "own_network"  # name of a module without a name
 
 # Pixels and images per pass on a CPU, images per decoded batch. Larger activations exceed 32 MB, above which
@@ -87,7 +86,8 @@ class Extractor:
         self._statistics = normalizer(cfg.FT_EXTRACT.IMAGE_NORM.MEAN, cfg.FT_EXTRACT.IMAGE_NORM.STD, device)
         # Faster for convolutions on a CPU (ResNet-50: 96 instead of 105 ms) and in half precision on a GPU.
         innermost = device.type == "cpu" or self._precision in _AUTOCAST
-        self._format = torch.channels_last if innermost else torch.contiguous_format
+        is_flat = all(each.ndim < 5 for each in (*backbone.parameters(), *backbone.buffers()))
+        self._format = torch.channels_last if innermost and is_flat else torch.contiguous_format
         self._backbone.to(memory_format=self._format)
 
     @torch.inference_mode()
@@ -102,14 +102,16 @@ class Extractor:
             y = torch.cat([self._forward(part) for part in passes])[:n].float()
             if not self._is_checked:
                 self._is_checked = True
-                self._check(pixels[:n], y, self._forward(passes[0])[:n].float())
+                n_again = -(-min(n, self._per_pass) // 2)  # beside black images
+                other = torch.cat([pixels[:n_again], torch.zeros_like(passes[0][n_again:])])
+                self._check(pixels[:n], y, self._forward(other)[:n_again].float())
         return y
 
     def _check(self, pixels: torch.Tensor, y: torch.Tensor, again: torch.Tensor) -> None:
         """Warn if the features of the first images, and of some in a second pass, are useless."""
         level, spread = float(y.square().mean().sqrt()), float((y - y[:1]).abs().max())
         if float((again - y[: len(again)]).abs().max()) > _RANDOM * level:
-            self.fault = "is random at evaluation: a second pass gives other features"
+            self.fault = "is random at evaluation, or mixes images: other features in a second pass"
         elif spread <= _EQUAL * level < math.inf and not bool((pixels == pixels[:1]).all()):
             self.fault = f"gives equal features for all {len(y)} images; check the checkpoint and the loader"
         if self.fault:

@@ -49,9 +49,8 @@ def check_pair(train: FeatureSet, test: FeatureSet) -> str:
         raise CogError(f"{names} have {widths[0]} and {widths[1]} dimensions; extract both with one model")
     shared = int(torch.isin(_digests(test), _digests(train)).sum())
     if shared > _SHARED * len(test):
-        return (
-            f"{shared} of {len(test)} test features are training features: do {names} have the same images?"
-        )
+        same = f"{shared} of {len(test)} test features are training features"
+        return f"{same}: do {names} have the same images?"
     origins = {features.name.rpartition("_")[0] for features in (train, test)} - {""}
     return f"{names} are not of one model and data set, as their names tell" if len(origins) > 1 else ""
 

@@ -170,8 +170,7 @@ def extract(extractions: Sequence[Extraction], *, allow_failures: int, rank: Ran
             while group:
                 group = passes.run(group)
     if failed := passes.failed:
-        of_images = all(isinstance(error, FailedImagesError) for error in failed.values())
-        kind = FailedImagesError if of_images else CogError
+        kind = FailedImagesError if {*map(type, failed.values())} == {FailedImagesError} else CogError
         raise kind("; ".join(f"{each.label}: {error}" for each, error in failed.items()))
 
 
@@ -206,7 +205,7 @@ class _Passes:
         facts = images.dataset, images.split, len(images), len(images.classes), n, device, names
         logger.info("%s %s: %d images of %d classes, %d to do, on %s, for %s", *facts)
         with log.progress_of(n, "extraction") as progress:
-            for span in spans if self.networks else ():
+            for span in (span for span in spans if self.networks):
                 started, failures = time.time(), []
                 parts: dict[Extraction, list] = {each: [] for each in todo if span in todo[each]}
                 for _ in range(*span, first.batch_size):

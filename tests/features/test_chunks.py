@@ -94,9 +94,7 @@ def expected(inputs, tmp_path_factory):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_models_in_one_pass_are_each_alone_and_images_are_decoded_once(
-    inputs, expected, tmp_path, monkeypatch, workers
-):
+def test_models_in_one_pass_are_each_alone_and_decode_once(inputs, expected, tmp_path, monkeypatch, workers):
     counted, decode = [], loader.Decoder.decode
     monkeypatch.setattr(loader.Decoder, "decode", lambda *args: counted.append(args[2]) or decode(*args))
     extract(inputs, tmp_path, workers=workers)
@@ -106,9 +104,7 @@ def test_models_in_one_pass_are_each_alone_and_images_are_decoded_once(
 
 
 @pytest.mark.parametrize(("batch_size", "world"), first_quick(3, [(3, 1), (200, 1), (4, 3), (1, 2), (16, 5)]))
-def test_batch_size_and_number_of_processes_do_not_change_a_bit(
-    inputs, expected, tmp_path, batch_size, world
-):
+def test_batch_size_and_number_of_processes_change_no_bit(inputs, expected, tmp_path, batch_size, world):
     for rank in reversed(range(world)):
         assert not list(tmp_path.rglob("X_Y.pth"))
         how = {"rank": rank, "world": world, "workers": 2 * (rank % 2 == 0)}
@@ -126,9 +122,7 @@ def test_a_model_is_not_run_on_chunks_that_it_has(inputs, expected, tmp_path, mo
 
 
 @pytest.mark.parametrize("where", ["on a CPU", "in a pass"])
-def test_what_does_not_fit_is_another_pass_said_in_one_line(
-    inputs, expected, tmp_path, monkeypatch, caplog, where
-):
+def test_what_does_not_fit_is_another_pass_and_told(inputs, expected, tmp_path, monkeypatch, caplog, where):
     caplog.set_level("INFO", logger="cog")
     room, forward, calls = itertools.chain([100, 10], itertools.repeat(100)), Extractor._forward, []
 
@@ -155,10 +149,13 @@ def test_a_model_that_fails_does_not_lose_the_others(inputs, expected, tmp_path,
             raise CogError("no memory left")
         return forward(self, pixels)
 
-    says = "^placed_b on birds test: no memory left$"
-    with monkeypatch.context() as patch, pytest.raises(CogError, match=says):
-        patch.setattr(Extractor, "_forward", fail)
-        extract(inputs, tmp_path)
+    says, counted, decode = "^placed_b on birds test: no memory left$", [], loader.Decoder.decode
+    for models, n_decoded in ((MODELS[1:2], 8), (MODELS, 60)):  # alone, it ends with the first chunk
+        with monkeypatch.context() as patch, pytest.raises(CogError, match=says):
+            patch.setattr(Extractor, "_forward", fail)
+            patch.setattr(loader.Decoder, "decode", lambda *args: counted.append(args[2]) or decode(*args))
+            extract(inputs, tmp_path, models=models)
+        assert len(counted) == n_decoded + 8 * (models == MODELS)
     assert len(list(tmp_path.rglob("X_Y.pth"))) == 2
     state = output.state(place(tmp_path, "placed_b"), "features.json")
     assert state.word == output.FAILED and "no memory left" in state.detail
