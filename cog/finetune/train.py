@@ -209,10 +209,10 @@ class Training:
                 group["lr"] = recipe.lr_at(epoch * n_steps + step, n_steps)
             self._optimizer.zero_grad(set_to_none=True)
             totals = torch.zeros(5, dtype=torch.float64, device=self.device)
-            for number in own:
-                # Dropout and similar layers draw from PyTorch's own generators.
+            for number, batch in zip(own, passes, strict=False):
+                # Dropout and similar layers draw from PyTorch's own generators, and decoding does.
                 torch.manual_seed(recipe.seed("pass", epoch, step, number))
-                totals[:4] += self._one_pass(*next(passes), is_last=number + 1 == own.stop)
+                totals[:4] += self._one_pass(*batch, is_last=number + 1 == own.stop)
             self._update()
             totals[4] = float(signals.requested() is not None)
             totals = self._sum(totals)

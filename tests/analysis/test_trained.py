@@ -50,9 +50,7 @@ def two_models(models, monkeypatch, wordnet):
                 write_run(models, dataset, seed=seed, hits=hits[::step], model=model)
     monkeypatch.setattr(trained, "optional_wordnet", lambda: wordnet)  # which was read already
     rows = [f'{wnid},{value!r},n1,"a, b",L1\n' for wnid, value in SIMILARITY.items()]
-    rows[-1] = (
-        "wnid,similarity,nearest_seen,nearest_seen_names,level\n"  # the last concept is not in the file
-    )
+    rows[-1] = "wnid,similarity,nearest_seen,nearest_seen_names,level\n"  # without the last concept
     (models / "levels.csv").write_text("".join(rows[-1:] + rows[:-1]))
     return models
 

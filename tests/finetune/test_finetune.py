@@ -251,7 +251,8 @@ def test_complete_runs_are_skipped_and_others_refused(fine_tune, tmp_path):
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])  # with loss scaling
-def test_sigterm_saves_and_the_same_command_continues(fine_tune, tmp_path, monkeypatch, precision):
+def test_sigterm_saves_and_the_same_command_continues(fine_tune, net, tmp_path, monkeypatch, precision):
+    net.write_text(LOADER.replace("nn.Linear(6, 5)", "nn.Dropout(0.3), nn.Linear(6, 5)"))
     keys, done, calls = ("FINETUNE.PRECISION", precision), Training._update, []
 
     def update_and_signal(self):
