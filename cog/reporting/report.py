@@ -177,7 +177,7 @@ def _standing(means: pd.DataFrame) -> Table | None:
     shown = view.astype({"row": str})
     values = shown.pivot_table(index="row", columns="dataset", values="value", dropna=False, sort=False)
     rows = shown.groupby("row").agg({"source": "first", "unlike": "max"}).reindex(values.index)
-    is_own, unlike = rows["source"] == RUNS, rows["unlike"]
+    is_own, unlike = ~is_published(rows), rows["unlike"]
     averaged = [name for name in constants.COG_LEVELS if name in values] or list(values)
     mean = values[averaged].mean(axis=1, skipna=False)
     text = mean.map("{:.1f}".format)

@@ -3,6 +3,7 @@
 import pandas as pd
 import pytest
 from benchmark_runs import RESNET50, write_run, write_study
+from frames import means_of, rows
 
 from cog import constants
 from cog.commands import print_results
@@ -64,7 +65,7 @@ def test_numbers_on_other_data_are_never_drawn_beside_the_papers(tmp_path):
         write_run(tmp_path, "my_small", dataset, 22, 20.0, rows={"final_train": 240, "test": 50_000})
         write_run(tmp_path, "my_short", dataset, 22, 10.0, identity={"n_epochs": 5})
     means = average(read(tmp_path, published="v2").scores)
-    sheet = drawn(means, "levels")["levels"]
+    (sheet,) = drawn(means, "levels", "fewshot").values()  # with one number of shots, there is no curve
     assert not {"my_small", "my_short"} & set(sheet.data["model"]) and "my_good" in set(sheet.data["model"])
     assert "Not drawn, because not alike: my_" in sheet.figure.legends[0].get_title().get_text()
     alone = means[(means["model"] == "my_small") | (means["source"] != "runs")]
@@ -73,12 +74,11 @@ def test_numbers_on_other_data_are_never_drawn_beside_the_papers(tmp_path):
 
 
 def test_of_many_models_the_best_have_names():
-    place = {"source": "runs", "dataset": "in1k", "evaluation": "logreg", "n_shot": 0, "metric": "top1"}
-    rows = [{**place, "model": f"m_{n}", "value": 50.0 + n} for n in range(40)]
-    looks = style.looks(pd.DataFrame(rows).assign(pretraining="IN-1K"))
-    named = {model for (_, model), look in looks.items() if look.label}
-    assert named == {f"m_{n}" for n in range(33, 40)}
-    assert len({looks["runs", model].line["color"] for model in named}) == 7
+    groups = [rows(f"m_{n}", [50.0 + n]) for n in range(40)]
+    looks = style.looks(means_of(*groups, rows("m_39", [95.0], source="lab")))
+    named = {look.label: look.line["color"] for look in looks.values() if look.label}
+    assert named.keys() == {"m_39 [lab]", *(f"m_{n}" for n in range(34, 40))}
+    assert len(set(named.values())) == 7
 
 
 @pytest.mark.slow

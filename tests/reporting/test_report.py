@@ -74,6 +74,9 @@ def test_titles_and_banner_say_what_the_page_shows(study, tmp_path):
     assert "<title>TRIAL, NOT RESULTS: " in text and "at most 3 classes" in text
     text = page(read(published="v2"))
     assert "<title>The published results</title>" in text and len(rows_of(text)) == 32
+    imported = read(study, published="v2")
+    imported.scores = imported.scores.replace({"source": {"runs": "lab"}})
+    assert list(rows_of(page(imported)))[1:3] == ["my_good † [lab]", "my_bad † [lab]"], "not the paper's"
     (tmp_path / "empty").mkdir()
     text = page(read(tmp_path / "empty"), root=tmp_path / "empty")
     assert "<title>No results</title>" in text and "<table" not in text

@@ -106,7 +106,7 @@ class Sheet:
             axes.vlines(at, line["value"] - line["std"], line["value"] + line["std"], lw=0.9, **bars)
             axes.vlines(at, line["low"], line["high"], lw=0.5, alpha=0.5, **bars)
             if place[0] not in SOURCES.values() and math.isfinite(line["value"].iloc[-1]):
-                ends.append((line["value"].iloc[-1], place[1], look.line["color"]))
+                ends.append((line["value"].iloc[-1], look.label.replace(style.MARK, ""), look.line["color"]))
         axes.set_xticks(at, [*ticks.values()])
         axes.set_xlim(-0.4, len(ticks) - 0.6)
         if max(map(len, ticks.values()), default=0) * len(ticks) > 50:
@@ -204,7 +204,7 @@ def _write_names(axes: Axes, ends: list[tuple[float, str, str]]) -> None:
     for value, name, color in sorted(ends):
         height = max(value, height + step)
         axes.annotate(
-            name if len(name) < 29 else f"{name[:25]}...",
+            name if len(name) < 29 else f"{name[:9]}...{name[-16:]}",
             (1.0, (height - bottom) / (top - bottom)),
             xycoords="axes fraction",
             xytext=(3, 0),

@@ -115,7 +115,7 @@ def fewshot(means: pd.DataFrame) -> Sheet | None:
     """Draw accuracies of own models by training images per class, published models in gray."""
     shown, note = accuracies(means)
     own = shown[~is_published(shown)]
-    if own.empty or shown["n_shot"].nunique() < 2:
+    if own["n_shot"].nunique() < 2:
         return None
     shown = shown[shown["n_shot"].isin(own["n_shot"]) & shown["dataset"].isin(own["dataset"])]
     labels = {"x": "n_shot", "xlabel": "images per class", "ylabel": ACCURACY}

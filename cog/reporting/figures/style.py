@@ -11,8 +11,9 @@ from typing import Any
 import pandas as pd
 
 from cog.constants import PRETRAINING
+from cog.errors import printable
 from cog.results import published
-from cog.results.frame import is_published, natural_key, shows_levels
+from cog.results.frame import RUNS, is_published, natural_key, shows_levels
 
 #: The paper's color names, darkened where the pure color is hard to see on white; black is for the user's.
 _SHADES = {
@@ -65,12 +66,13 @@ def looks(means: pd.DataFrame, *, gray: bool = False) -> dict[tuple[str, str], L
     marks = shows_levels(means["dataset"].unique())
     for source, model, pretraining, paper in places.drop_duplicates().itertuples(index=False):
         mark = MARK if marks and pretraining != PRETRAINING[0] else ""
+        origin = f" [{printable(source)}]" if source != RUNS and own["source"].nunique() > 1 else ""
         if paper and gray and model != published.REFERENCE:
             made[source, model] = Look({"color": GRAY_PUBLISHED, "linewidth": 0.8, "zorder": 2.5})
         elif paper:
             made[source, model] = _published_look(model, mark)
         elif (source, model) in named:
-            made[source, model] = own_look(named.index((source, model)), model + mark)
+            made[source, model] = own_look(named.index((source, model)), model + mark + origin)
         else:
             made[source, model] = Look({"color": GRAY_OWN, "linewidth": 0.8, "zorder": 2.5})
     return made
