@@ -19,7 +19,7 @@ EXAMPLES = (
 _ALL = "all"
 _HELP = (
     "kmeans; alignment: and uniformity; knn: nearest neighbors; ncm: nearest class means; confident: that of "
-    "classifiers of --trained_on on other data; concepts: accuracy per concept; all (default): the first four"
+    "classifiers of --trained_on on other data; concepts: accuracy per concept; all (default): of features"
 )
 
 
