@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import math
 import sys
@@ -55,6 +56,14 @@ class Backbone(nn.Module):
             shape = tuple(y.shape)
             raise CogError(f"model {self.name} returned features of shape {shape}, expected ({len(x)}, D)")
         return y
+
+    def sha256(self) -> str:
+        """Return the SHA-256 of the parameters and buffers."""
+        digest = hashlib.sha256()
+        for name, value in [*self.named_parameters(), *self.named_buffers()]:
+            digest.update(f"{name} {tuple(value.shape)} {value.dtype}".encode())
+            digest.update(value.cpu().flatten().view(torch.uint8).numpy())
+        return digest.hexdigest()
 
     def probe(self, size: int, device: torch.device) -> Backbone:
         """Return the network on a device, after an image of ``size`` x ``size`` pixels, which tells D."""
@@ -159,33 +168,30 @@ def load_own(loader: str | Loader, name: str, checkpoint: Path | None, folder: P
     parts = loaded if isinstance(loaded, tuple) else (loaded,)
     network, forward, preprocess = (*parts, None, None, None)[:3]
     if not isinstance(network, nn.Module) or not (forward is None or callable(forward)) or len(parts) > 3:
-        raise CogError(
-            f"the loader of model {name} returned ({', '.join(type(value).__name__ for value in parts)}), "
-            "expected (backbone, forward): a torch.nn.Module and a function or None, and by choice its "
-            "preprocessing"
-        )
+        found = f"returned ({', '.join(type(value).__name__ for value in parts)})"
+        expected = "(backbone, forward[, preprocessing]), a torch.nn.Module and a function or None"
+        raise CogError(f"the loader of model {name} {found}, expected {expected}")
     preprocess = getattr(network, "preprocess", None) if preprocess is None else preprocess
     return Backbone(network, forward, name=name, declared=declared(preprocess, f"model {name}"))
 
 
 def _import(loader: str) -> Loader:
     file, _, function = loader.rpartition(":")
-    path = Path(file)
+    path, folder = Path(file), str(Path(file).resolve().parent)
     name = f"cog_user_loader_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     # Registered before its execution, for dataclasses and pickling inside; it may import files beside it.
     sys.modules[name] = module
-    sys.path.insert(0, str(path.resolve().parent))
+    sys.path.insert(0, folder)
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:  # exit() in a user's file must not end the command as a success
-        raise CogError(
-            f"--model_loader {path} cannot be imported: {type(error).__name__}: {error}"
-        ) from error
+        reason = f"{type(error).__name__}: {error}"
+        raise CogError(f"--model_loader {path} cannot be imported: {reason}") from error
     finally:
-        sys.path.remove(str(path.resolve().parent))
+        sys.path.remove(folder)
     if not callable(getattr(module, function, None)):
         raise CogError(f"--model_loader {path} has no function {function!r}")
     return getattr(module, function)

@@ -52,6 +52,8 @@ class ModelChoice:
     @functools.cached_property
     def _identity(self) -> dict[str, Any]:
         digest = sha256(self.checkpoint) if self.checkpoint else None
+        if digest is None and self.loader is not None:  # it reads weights that no flag names, or draws them
+            digest = self._own.sha256()
         row = MODELS.get(self.source)
         if digest and row and row.is_published(digest) is False:
             text = "the checkpoint of %s is not the published file: SHA-256 %s, expected %s"
