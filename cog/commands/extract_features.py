@@ -70,15 +70,14 @@ def plan(args: argparse.Namespace) -> tuple[list[Any], dict[str, CogError]]:
         raise next(iter(failed.values()))
     for name, each in failed.items():
         logging.getLogger("cog").error("%s: %s", name, each)
-    pairs = itertools.product(args.dataset, args.split)
-    lists = {pair: flags.image_sources(args).list_images(*pair) for pair in pairs}
+    pairs, sources = itertools.product(args.dataset, args.split), flags.image_sources(args)
+    lists = {pair: sources.list_images(*pair) for pair in pairs}
     if limit := paths.limit_of(root or ""):
         lists = {pair: images.first(limit) for pair, images in lists.items()}
     for dataset in args.dataset if len(args.split) > 1 else ():
         train, test = (lists[dataset, split].classes for split in constants.SPLITS)
-        if train != test:
-            differing = some(sorted({*train} ^ {*test}))
-            raise CogError(f"{dataset}: the classes of training and test images differ in {differing}")
+        if differing := sorted({*train} ^ {*test}):
+            raise CogError(f"{dataset}: only one split has {some(differing)}; both need the same classes")
     planned = []
     for (pair, images), model in itertools.product(lists.items(), models):
         folder = Path(output_dir or paths.ModelDir(root, model.choice.name).features(*pair))

@@ -11,8 +11,7 @@ from typing import Any
 
 from cog import constants
 from cog.data import datasets
-from cog.data.datasets import ImageSources
-from cog.errors import CogError
+from cog.errors import CogError, some
 from cog.runtime import cli
 
 
@@ -95,9 +94,12 @@ def add(parser: argparse.ArgumentParser, *names: str, **changes: Any) -> None:
         parser.add_argument(f"--{name}", **options)
 
 
-def image_sources(args: argparse.Namespace) -> ImageSources:
-    """Return the values of the flags that locate images."""
-    return ImageSources({flag: getattr(args, flag) for flag in IMAGES})
+def image_sources(args: argparse.Namespace) -> datasets.ImageSources:
+    """Return the values of the flags that locate images; two data sets of one folder are a CogError."""
+    names, root = args.dataset if isinstance(args.dataset, list) else (), datasets.OWN.root
+    if len(own := [name for name in names if datasets.find(name) is None]) > 1:
+        raise CogError(f"--{root} is of one data set, and --dataset names {some(own)}; take one at a time")
+    return datasets.ImageSources({flag: getattr(args, flag) for flag in IMAGES})
 
 
 def each(args: argparse.Namespace, *ideas: str, of_one: Sequence[str] = ()) -> list[argparse.Namespace]:

@@ -53,6 +53,7 @@ extract | --model - --dataset - --split - | required; --model; --dataset; --spli
 extract | --model sup_resnet51 --model_loader - | sup_resnet51; sup_resnet50
 extract | --dataset ../birds | --dataset '../birds'
 extract | --dataset in2k --images_root - | in2k; in1k; --images_root
+extract | --dataset birds in1k crows --output_dir - --models_root_dir {w} | --images_root; names birds, crows
 extract | --split val | --split; 'val'; train, test
 extract | --split , | --split; at least one value
 extract | --output_dir - | --models_root_dir; --output_dir

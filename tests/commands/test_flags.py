@@ -37,8 +37,7 @@ def test_places_come_from_exported_variables_unless_given(parse, monkeypatch):
 def test_each_combination_has_a_copy(parse):
     args = parse("--model", "a_b", "c_d", "--dataset", "x", "y")
     copies = flags.each(args, "model", "dataset", of_one=("output_dir",))
-    pairs = [(model, dataset) for model in ("a_b", "c_d") for dataset in "xy"]
-    assert [(copy.model, copy.dataset) for copy in copies] == pairs
+    assert [(copy.model, copy.dataset) for copy in copies] == [(m, d) for m in ("a_b", "c_d") for d in "xy"]
     args.output_dir = "out"
     with pytest.raises(CogError, match="--output_dir is of one output"):
         flags.each(args, "model", "dataset", of_one=("output_dir",))

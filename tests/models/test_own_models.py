@@ -20,9 +20,7 @@ THIRD = "return torch.nn.Flatten(), None,"
 
 @pytest.fixture
 def write_loader(tmp_path):
-    """Write a loader with this body, and return the value of its flag."""
-
-    def write_(body: str) -> str:
+    def write_(body: str) -> str:  # the value of its flag
         file = tmp_path / f"net{len(list(tmp_path.iterdir()))}.py"
         file.write_text(LOADER + "".join(f"    {line}\n" for line in body.splitlines()))
         return f"{file}:load_my_model"
@@ -101,12 +99,12 @@ def test_preprocessing_of_loaders(way, write_loader, tmp_path):
 def test_weights_that_a_loader_reads_by_itself_identify_its_network(write_loader, tmp_path):
     file, net = tmp_path / "weight.txt", "torch.nn.Linear(1, 1, bias=False)"
     loader = write_loader(f"net = {net}\nnet.weight.data[:] = float(open('{file}').read())\nreturn net")
-
-    def digest(weight: str) -> str:
+    digests = []
+    for weight in "112":
         file.write_text(weight)
-        return find_model("mine_net", root=tmp_path, loader=loader).identity()["checkpoint_sha256"]
-
-    assert digest("1") == digest("1") != digest("2")
+        choice = find_model("mine_net", root=tmp_path, loader=loader)
+        digests.append(choice.identity()["checkpoint_sha256"])
+    assert digests[0] == digests[1] != digests[2]
 
 
 # ---- models.yaml
