@@ -102,10 +102,8 @@ def features_of(
             "FT_EXTRACT.POOLING cls, mean or cls+mean, or return tokens[:, 0]"
         )
     if y.ndim == 4 and shape[2:] != (1, 1):
-        raise CogError(
-            f"model {name} returned features of shape {shape}, expected ({shape[0]}, D); average the map: "
-            "y.mean((2, 3))"
-        )
+        found = f"model {name} returned features of shape {shape}"
+        raise CogError(f"{found}, expected ({shape[0]}, D); average the map: y.mean((2, 3))")
     return y.flatten(1) if y.ndim == 4 else y  # pooled features may keep their two spatial axes
 
 
@@ -116,10 +114,8 @@ def _field(output: Any, name: str, pooling: str) -> torch.Tensor:
         if isinstance(fields.get(field), torch.Tensor):
             return fields[field]
     has = f" with {', '.join(list(map(str, fields))[:5])}" if fields else ""
-    raise CogError(
-        f"model {name} returned {type(output).__name__}{has}, expected a tensor (B, D); return a forward "
-        "that picks one, such as lambda x: backbone(x)[0]"
-    )
+    advice = "return a forward that picks one, such as lambda x: backbone(x)[0]"
+    raise CogError(f"model {name} returned {type(output).__name__}{has}, expected a tensor (B, D); {advice}")
 
 
 def n_blocks(pooling: str) -> int:

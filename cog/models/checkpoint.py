@@ -68,9 +68,8 @@ def read(path: Path, *, prefix: str = "") -> Any:
     if head[8:9] == b"{" and int.from_bytes(head[:8], "little") <= os.path.getsize(path) - 8:
         return load_safetensors(path)
     if head[:1] != b"\x80":
-        raise CogError(
-            f"{path} is no file of torch.save, safetensors, TorchScript or pickle; is it the right one?"
-        )
+        formats = "torch.save, safetensors, TorchScript or pickle"
+        raise CogError(f"{path} is no file of {formats}; is it the right one?")
     return containers.read_haiku(path)
 
 

@@ -171,9 +171,8 @@ def find_model(
         require_checkpoint(path, ckpt_flag)
     elif loader is None and not is_library:
         where = f" in {folder}" if folder else ""
-        raise CogError(
-            f"no checkpoint of {name}{where}; docs/models.md tells how to get it, or give --ckpt_file"
-        )
+        advice = "docs/models.md tells how to get it, or give --ckpt_file"
+        raise CogError(f"no checkpoint of {name}{where}; {advice}")
     pretraining = entry.get("pretraining", "unknown")
     if not {"pretraining", "checkpoint"} & entry.keys() and loader is None and source in MODELS:
         pretraining = MODELS[source].pretraining

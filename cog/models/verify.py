@@ -76,7 +76,5 @@ def top1(
     accuracy = 100 * hits / n
     # Decoders and resampling explain half a percentage point.
     comparison = "as published" if abs(accuracy - row.top1) <= 0.5 else "NOT as published"
-    return (
-        f"{row.name}: top-1 {accuracy:.2f} % on {n} images, published {row.top1:.2f} % (difference "
-        f"{accuracy - row.top1:+.2f}): {comparison}"
-    )
+    found = f"top-1 {accuracy:.2f} % on {n} images, published {row.top1:.2f} %"
+    return f"{row.name}: {found} (difference {accuracy - row.top1:+.2f}): {comparison}"

@@ -192,8 +192,7 @@ def content(w: tiny.Workshop, verb: str, value: str) -> bytes:
 
 def command(w, line: str, changes: str) -> list[str]:
     """Return the words of a command line after its changes."""
-    script, *words = shlex.split(LINES[line])
-    changed = shlex.split(changes)
+    changed, (script, *words) = shlex.split(changes), shlex.split(LINES[line])
     gone = {flag for flag, value in itertools.pairwise(changed) if value == "-"} | {"-"}
     kept = [pair for pair in zip(words[::2], words[1::2], strict=True) if pair[0] not in changed]
     words = [*itertools.chain(*kept), *KEYS[script].split(), *(word for word in changed if word not in gone)]

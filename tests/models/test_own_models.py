@@ -88,8 +88,7 @@ def test_preprocessing_of_loaders(way, write_loader, tmp_path):
     choice = find_model("mine_net", root=tmp_path, loader=loader)
     assert preprocess_of(choice.config()) == Preprocess(16, 16, (0.5,) * 3, (0.5,) * 3)
     keys = ["FT_EXTRACT.PREPROCESS", "model", "FT_EXTRACT.IMAGE_NORM.MEAN", "[0, 0, 0]"]
-    expected = Preprocess(16, 20, (0, 0, 0), (0.5,) * 3, "bilinear")
-    assert preprocess_of(choice.config(keys)) == expected
+    assert preprocess_of(choice.config(keys)) == Preprocess(16, 20, (0, 0, 0), (0.5,) * 3, "bilinear")
     silent = find_model("mine_net", root=tmp_path, loader=write_loader("return torch.nn.Flatten()"))
     assert preprocess_of(silent.config()) == Preprocess()
     with pytest.raises(CogError, match="mine_net declares no preprocessing of its authors"):
@@ -102,8 +101,7 @@ def test_weights_that_a_loader_reads_by_itself_identify_its_network(write_loader
     digests = []
     for weight in "112":
         file.write_text(weight)
-        choice = find_model("mine_net", root=tmp_path, loader=loader)
-        digests.append(choice.identity()["checkpoint_sha256"])
+        digests.append(find_model("mine_net", root=tmp_path, loader=loader).identity()["checkpoint_sha256"])
     assert digests[0] == digests[1] != digests[2]
 
 
