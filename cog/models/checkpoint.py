@@ -27,7 +27,8 @@ State = dict[str, torch.Tensor]
 
 #: Entries, or beginnings of names, below which files have averaged weights, and other weights.
 _AVERAGES = ("state_dict_ema.", "model_ema.", "ema_state_dict.", "ema_model.", "ema.", "teacher.")
-_HOLDERS = (*_AVERAGES, "state_dict.", "model.", "module.", "_orig_mod.", "backbone.", "visual.")
+_ENTRIES = ("state_dict.", "model_state_dict.", "model.", "module.", "shadow.")
+_HOLDERS = (*_AVERAGES, *_ENTRIES, "_orig_mod.", "backbone.", "visual.")
 _MOST_HOLDERS = 6  # for hostile files
 
 _SCALAR = np.float64(0).__reduce__()[0]

@@ -35,14 +35,14 @@ WRAPPINGS = """
 state_dict |
 | module.
 state_dict | _orig_mod.
-model | module._orig_mod.
+model_state_dict | module._orig_mod.
 | _orig_mod.module.
 state_dict | model.
 model state_dict | module.backbone.
 model backbone |
 state_dict_ema | module. over state_dict |
 model_ema | module. over model |
-ema | over model |
+ema shadow | over model_state_dict |
 model_ema | module._orig_mod. over model | _orig_mod.
 state_dict | teacher.backbone. over state_dict | backbone.
 teacher | backbone. over student | module.backbone.
