@@ -107,7 +107,7 @@ DAMAGED, NAN = {"correct_per_class": "MDIA", "images_per_class": 50}, float("nan
         ("results.json", GOOD | {"identity": {"seed": 37}}, "says seed 37"),
         ("results.json", GOOD | {"dataset": "cog_l4"}, "says dataset 'cog_l4', the folder's name in1k"),
         ("results.json", GOOD | {"model": "sup_net"}, "says model 'sup_net', the folder's name sup_resnet50"),
-        ("results.json", GOOD | {"final": {**FINAL, "test_top5": 99.9}}, "was changed: its top5"),
+        ("results.json", GOOD | {"final": {**FINAL, "test_top5": 11.0}}, "was changed: its top5"),
         ("results.json", GOOD | {"final": 3}, "no entry 'final'"),
         ("results.json", GOOD | {"final": {**FINAL, "folder": "../../elsewhere"}}, "names the final folder"),
         ("results.json", GOOD | {"final": {**FINAL, "test_top1": NAN}}, "test_top1 is nan"),
