@@ -34,7 +34,7 @@ class ConceptCounts:
 
     correct: array[int]  # number of correctly classified test images by class index
     images: array[int] | int  # number of test images of each class; a single number if equal for all
-    image_list: str | None = None  # SHA-256 of the list of test images; None when it is not known
+    image_list: str | None = None  # SHA-256 for the test images; None when they are not known
 
     @property
     def images_of_each(self) -> Sequence[int]:

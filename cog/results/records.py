@@ -57,12 +57,12 @@ def read_run(path: str, place: Place, features: Features) -> list[dict[str, Any]
     used = {split: mapping(identity.get(f"{split}_features")) for split in constants.SPLITS}
     train, _ = (_describe(path, place, split, record, features) for split in constants.SPLITS)
     n_classes, n_test, n_train = whole(record.get("n_classes")), whole(rows.get("test")), n_images(train)
-    images, top1 = text(used["test"].get("image_list_sha256")), accuracies["top1"]
+    listed = [used["test"].get(f"image_{name}") for name in ("list_sha256", "contents_crc32")]
+    images = hashlib.sha256(json.dumps(listed).encode()).hexdigest() if text(listed[0]) else None
     try:
-        counts = concept_counts.read(stated, n_classes=n_classes, top1=top1, image_list=images)
+        counts = concept_counts.read(stated, n_classes=n_classes, top1=accuracies["top1"], image_list=images)
     except ValueError as error:
-        advice = f"run this again with --overwrite, or remove the entry {concept_counts.CORRECT}"
-        raise CogError(f"{RESULTS_FILE} was changed ({error}); {advice}") from error
+        raise CogError(f"{RESULTS_FILE} was changed ({error}); run this again with --overwrite") from error
     n_shot = (whole(record.get("n_shot")) or 0) if place.n_shot is None else place.n_shot
     if n_train is None and not n_shot and "_max" not in place.evaluation:
         n_train = whole(rows.get("final_train"))

@@ -11,7 +11,7 @@ line. What is missing is left out::
      "source": "paper v2",  if different from the label of the file
      "correct": {           of a top-1 accuracy, as in results.json (cog.results.concept_counts)
        "n_classes": 1000, "correct_per_class": "MC4w...", "images_per_class": 50,
-       "image_list": "5e1f..."}}  SHA-256 of the list of test images
+       "image_list": "5e1f..."}}  SHA-256 for the test images
 
 The accuracies in a file cannot be verified: tables show its label beside each of them. A file cannot claim to
 contain runs found on disk, or published numbers other than the true ones.

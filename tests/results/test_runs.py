@@ -9,7 +9,7 @@ import pytest
 from result_folders import make_logs, make_record, make_seed_folder
 
 from cog.errors import CogError
-from cog.results import analysis_records, read, runs
+from cog.results import analysis_records, concept_counts, read, runs
 from cog.results.analysis_records import AnalysisRecord
 from cog.runtime.output import Output
 
@@ -59,17 +59,20 @@ def test_reads_both_spellings_and_both_toolkits(tmp_path, folder, n_shot, seed, 
 )
 def test_runs_on_other_features_are_named_and_do_not_count(tmp_path, made, odd):
     for number, (name, features) in enumerate(made.items()):
-        folder = make_seed_folder(tmp_path / f"my/net/in1k/eval_logreg{name}", 70.0 + number, 90.0)
+        folder = make_seed_folder(tmp_path / f"my/net/in1k/eval_logreg{name}", 85.0, 90.0)
         if features is not None:
-            of = {"rows_sha256": features[0], "image_list_sha256": features[1:]}  # rows are a sample
+            of = {"rows_sha256": features[0], "image_list_sha256": features, "image_contents_crc32": number}
             used = {f"{split}_features": of for split in ("train", "test")}
             n_shot = int(name[2]) if name.startswith("_N") else 0
-            record = {"identity": used, "finished": f"2026-01-0{number + 1}"}
-            make_record(folder, seed=int(name[-2:]), n_shot=n_shot, record=record)
+            record = {"identity": used, "finished": f"2026-01-0{number + 1}", "n_classes": 2}
+            counts = concept_counts.write([9, 8], [10, 10])
+            make_record(folder, seed=int(name[-2:]), n_shot=n_shot, record=record, **counts)
     found = runs.find(tmp_path)
     assert {skipped.path.name for skipped in found.skipped} == odd
     assert all("trained on other features than " in skipped.reason for skipped in found.skipped)
     assert len(found.runs) == len(made) - len(odd)
+    lists = [run.correct.image_list for run in found.runs if run.correct]
+    assert len({*lists}) == len(lists), "images of the same names and other contents"
 
 
 def test_a_pickle_that_runs_code_is_reported_and_never_executed(tmp_path):
@@ -102,7 +105,6 @@ DAMAGED, NAN = {"correct_per_class": "MDIA", "images_per_class": 50}, float("nan
         ("logs.pkl", [1, 2], "no list test/top1"),
         ("logs.pkl", {"test/top1": [NAN], "test/top5": [70.0]}, "test/top1 is nan"),
         ("results.json", GOOD | {"status": "running"}, "status 'running'"),
-        ("results.json", GOOD | {"seed": 37}, "says seed 37"),
         ("results.json", GOOD | {"n_shot": 4}, "says n_shot 4"),
         ("results.json", GOOD | {"identity": {"seed": 37}}, "says seed 37"),
         ("results.json", GOOD | {"dataset": "cog_l4"}, "says dataset 'cog_l4', the folder's name in1k"),
