@@ -27,7 +27,7 @@ from cog.features.folder import identify_input, network_differences, read_image_
 from cog.levels.wordnet import NounGraph, optional_wordnet
 from cog.paths import evaluation_folder, require_file
 from cog.results.analysis_records import Number
-from cog.results.records import load_record
+from cog.results.records import load_record, mapping
 from cog.results.runs import read_folder
 from cog.runtime import files
 from cog.runtime.safe_load import load_torch
@@ -100,8 +100,8 @@ def load_classifier(run: Any, data: AnalysisInput) -> tuple[torch.Tensor, torch.
     """Return float32 weight ``(C, d)`` and bias ``(C,)`` of a run, and whether it takes unit rows."""
     path = Path(run.folder, run.details["final"], "model.pth")
     content = load_torch(path)
-    state: Any = content.get("model") if isinstance(content, dict) else None
-    weight, bias = (state.get(key) if isinstance(state, dict) else None for key in ("weight", "bias"))
+    state: Any = mapping(mapping(content).get("model"))
+    weight, bias = (state.get(key) for key in ("weight", "bias"))
     are_tensors = isinstance(weight, torch.Tensor) and isinstance(bias, torch.Tensor)
     if not are_tensors or weight.ndim != 2 or bias.shape != weight.shape[:1]:
         raise CogError(f"{path} holds no linear layer, expected {{'model': {{'weight', 'bias'}}}}")
