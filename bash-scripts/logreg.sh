@@ -22,7 +22,7 @@ which=(--models_root_dir="${models_root_dir}" --model ${model_name} --dataset ${
 run "${python}" "${repository}/logreg.py" "${which[@]}" --train_features_dir="${train_features_dir}" \
     --test_features_dir="${test_features_dir}" --output_dir="${output_dir}" --n_shot ${shots} ${words[@]+"${words[@]}"}
 for n_shot in ${shots//,/ }; do
-    shown=("${which[@]}" --n_shot "${n_shot}") folder="${output_dir}_N${n_shot}"
+    shown=("${which[@]}" --n_shot "${n_shot}") folder="${output_dir%/}_N${n_shot/all/0}"
     [[ "${output_dir}" == "None" ]] || shown=(--logreg_root_dir="${folder%_N0}" --seeds ${seeds})
     echo "Average over seeds ${seeds}, N = ${n_shot} (0: all images):"
     run "${python}" "${repository}/print_results.py" "${shown[@]}" ${pairs[@]+"${pairs[@]}"}

@@ -44,7 +44,7 @@ def test_logreg_from_environment_and_command_line(bash, workshop, feature_folder
     assert sorted(path.name for path in evaluation.iterdir()) == ["seed-1", "seed-2"]
     pairs = zip(constants.SPLITS, feature_folders, strict=True)
     folders = [f"{split}_features_dir={path}" for split, path in pairs]
-    done = bash("fewshot.sh", *folders, f"output_dir={tmp_path / 'eval'}", "seeds=1", "shots=0 2", *QUICK)
+    done = bash("fewshot.sh", *folders, f"output_dir={tmp_path}/eval/", "seeds=1", "shots=all 2", *QUICK)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("Average over seeds") == 2
     for folder in ("eval", "eval_N2"):
