@@ -84,9 +84,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             any(stack.enter_context(output.locked(log_dir)) for _ in range(60))
         listed = tasks.list_tasks(study, log_dir, append=False)
         todo = {number: task for number, task in listed.items() if tasks.is_open(study, task, states)}
-        for number, task in todo.items():  # a listed pass may have models of other studies
-            wanted = tuple(model for model in task.models if model in study.models)
-            todo[number] = dataclasses.replace(task, models=wanted)
         extractions = [task for task in todo.values() if task.kind == EXTRACT]
         for dataset in dict.fromkeys(task.dataset for task in extractions):
             why = f"the features of {dataset} are missing; extracting needs"

@@ -90,12 +90,13 @@ def _numbered(study: Study, lines: Sequence[str]) -> dict[int, Task]:
         numbers.setdefault(line, number)
     extractions, classifiers = [], []
     for dataset in study.datasets:
-        left = list(study.models)  # a listed pass stays as it is; only other models get a new one
+        # A listed pass stays as it is, and has no models of others: flags are not for these. The rest is new.
+        left = list(study.models)
         for line in numbers:
             words = line.split()
-            if words[:2] == [EXTRACT, dataset] and {*left} & {*words[2:]}:
+            if words[:2] == [EXTRACT, dataset] and words[2:] and {*words[2:]} <= {*left}:
                 extractions.append(Task(EXTRACT, dataset, tuple(words[2:])))
-                left = [model for model in left if model not in words]
+                left = [model for model in left if model not in words[2:]]
         for first in range(0, len(left), MODELS_PER_PASS):
             extractions.append(Task(EXTRACT, dataset, tuple(left[first : first + MODELS_PER_PASS])))
         classifiers += [Task(LOGREG, dataset, (model,)) for model in study.models]
@@ -111,8 +112,6 @@ def is_open(study: Study, task: Task, states: Mapping[Unit, State]) -> bool:
     Features whose runs are all done are not needed: they may have been deleted.
     """
     for model in task.models:
-        if model not in study.models:  # in a pass that an earlier study has listed
-            continue
         words = {states[run].word for run in study.runs(model, task.dataset)}
         if task.kind == EXTRACT:
             of_features = {states[unit].word for unit in study.features(model, task.dataset)}

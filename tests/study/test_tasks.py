@@ -21,8 +21,8 @@ def test_a_number_is_the_name_of_a_task_for_ever(tmp_path, monkeypatch):
     assert words(tasks.list_tasks(study, tmp_path, append=False)) == first and not list(tmp_path.iterdir())
     assert words(tasks.list_tasks(study, tmp_path)) == first
     other = small_study(tmp_path, models=("c_net", "b_net"), datasets=("in1k",))
-    wider = words(tasks.list_tasks(other, tmp_path))
-    assert wider == {1: first[1], 3: first[3], 4: "extract in1k c_net", 5: "logreg in1k c_net"}
+    later = words(tasks.list_tasks(other, tmp_path))  # its flags are not for a_net
+    assert later == {3: first[3], 4: "extract in1k c_net b_net", 5: "logreg in1k c_net"}
     assert words(tasks.list_tasks(study, tmp_path)) == first
 
 
@@ -89,15 +89,15 @@ def test_jobs_of_a_study(tmp_path, monkeypatch, capsys):
     assert "--dependency=afterany:1_1 --array=3,4" in sent[1]  # an array of classifiers for each extraction
     assert "--dependency=afterany:1_2 --array=5,6" in sent[2]
     assert "--dependency=afterany:1:2:3 " in sent[3] and sent[3].endswith("--wrap=table")
-    queue += [f"1 1 PENDING {names['extract']}", f"2 3 PENDING {names['logreg']}"]
+    queue += [f"1 1 PENDING {names['extract']}", *(f"2 {k} PENDING {names['logreg']}" for k in (3, 4))]
     queue += [f"1 2 COMPLETING {names['extract']}"]
-    assert "2 tasks to submit, 2 are queued" in submit("a_net")
-    assert "--array=2" in sent[4] and "--dependency=afterany:5_2 --array=5" in sent[5]
-    queue[2] = f"6 5 PENDING {names['logreg']}"  # it waits for an extraction that was canceled
-    submit("a_net")
-    assert "--array=2" in sent[7] and "--dependency=afterany:8_2 --array=5" in sent[8]
+    assert "3 tasks to submit, 3 are queued" in submit("a_net", "b_net")
+    assert "--array=2" in sent[4] and "--dependency=afterany:5_2 --array=5,6" in sent[5]
+    queue[3:] = [f"6 {k} PENDING {names['logreg']}" for k in (5, 6)]  # for an extraction that was canceled
+    submit("a_net", "b_net")
+    assert "--array=2" in sent[7] and "--dependency=afterany:8_2 --array=5,6" in sent[8]
     queue += [f"8 2 RUNNING {names['extract']}"]
-    assert "0 tasks to submit, 4 are queued" in submit("a_net")
-    assert "2 tasks to submit, 2 are queued" in submit("a_net", more="--seeds 1 2 3")
-    assert "--dependency=afterany:1_1:2 --array=3" in sent[10]  # after what is queued for fewer seeds
-    assert "--dependency=afterany:8_2:6 --array=5" in sent[11]
+    assert "0 tasks to submit, 6 are queued" in submit("a_net", "b_net")
+    assert "4 tasks to submit, 2 are queued" in submit("a_net", "b_net", more="--seeds 1 2 3")
+    assert "--dependency=afterany:1_1:2 --array=3,4" in sent[10]  # after what is queued for fewer seeds
+    assert "--dependency=afterany:8_2:6 --array=5,6" in sent[11]
