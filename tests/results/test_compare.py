@@ -134,6 +134,19 @@ def test_beside_the_published():
     assert v1 == {"lab0": "?", "lab1": "?", "lab2": "?"}, "the first version states no deviations"
 
 
+def test_a_copy_is_not_told_apart_and_three_points_are():
+    """1000 concepts of 50 images, five seeds, six data sets."""
+    generator = np.random.default_rng(0)
+    groups = []
+    for dataset in DATASETS:
+        concepts = generator.beta(4, 2, 1000)
+        for model, shift in (("a_net", 0.0), ("a_copy", 0.0), ("a_worse", -0.03)):
+            correct = generator.binomial(50, np.clip(concepts + shift, 0, 1), (5, 1000))
+            groups.append(rows(model, correct=correct, dataset=dataset))
+    told = compare.relative_to(means_of(*groups), "a_net").groupby("model")["reading"].agg(set).to_dict()
+    assert told == {"a_copy": {"cannot be told apart"}, "a_worse": {"lower"}}
+
+
 def evaluated(noise, model):
     """Scores of five seeds on features of 20 concepts of three data sets, to which noise is added."""
     scores, y = [], torch.arange(20).repeat_interleave(40)
