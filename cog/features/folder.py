@@ -40,7 +40,8 @@ class FeatureOutput(Output):
 def read_record(folder: Path) -> dict[str, Any]:
     """Return the contents of features.json; empty without the file (features of the original toolkit)."""
     path = folder / FEATURES_RECORD
-    return files.read_object(path) if path.is_file() else {}
+    record = files.read_object(path) if path.is_file() else {}
+    return record if isinstance(record.get("identity", {}), dict) else {}
 
 
 def no_features(file: Path, split: str) -> CogError:
@@ -62,11 +63,12 @@ def read_image_paths(features: Path, *, n_rows: int | None = None) -> list[str] 
 def identify_input(file: Path) -> dict[str, Any]:
     """Return the identity in the record of the features in a file, if any, and ``rows_sha256``."""
     record = read_record(file.parent)
-    if "rows_sha256" in record:
-        return {**record["identity"], "rows_sha256": record["rows_sha256"]}
-    from cog.features.feature_files import open_file, rows_digest  # import torch
+    digest = record.get("rows_sha256")
+    if digest is None or os.path.getmtime(file) > os.path.getmtime(file.with_name(FEATURES_RECORD)):
+        from cog.features.feature_files import open_file, rows_digest  # import torch
 
-    return {"rows_sha256": rows_digest(open_file(file))}
+        digest = rows_digest(open_file(file))  # the file may have been replaced
+    return {**record.get("identity", {}), "rows_sha256": digest}
 
 
 def network_differences(made: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:

@@ -130,6 +130,7 @@ def test_an_input_is_identified_by_its_record_or_its_rows(tmp_path):
     known = folder.identify_input(file)
     assert known["checkpoint_sha256"] == "1" and torch.equal(feature_files.load(file).x, x)
     save_rows(tmp_path / "a", x + 1)
+    assert folder.identify_input(file)["rows_sha256"] != known["rows_sha256"]
     with pytest.raises(CogError, match="is not what features.json describes"):
         feature_files.load(file)
     (tmp_path / "a/features.json").unlink()
