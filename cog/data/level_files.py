@@ -38,7 +38,7 @@ def write_levels(path: str | os.PathLike[str], levels: Sequence[Sequence[str]]) 
 
 
 def _check_levels(levels: Iterable[Any], source: str) -> Levels:
-    checked = [list(level) if isinstance(level, list | tuple | np.ndarray) else [] for level in levels]
+    checked = [list(e) if isinstance(e, list | tuple) or np.ndim(e) == 1 else [] for e in levels]
     for number, level in enumerate(checked, start=1):
         seen = set[str]()
         for wnid in level or ["none"]:
@@ -84,7 +84,7 @@ def _check_concept(parts: Any, place: str) -> dict[str, np.ndarray]:
 
 
 def _names(names: Any, place: str) -> np.ndarray:
-    given = names.tolist() if isinstance(names, np.ndarray) else names
+    given = names.tolist() if isinstance(names, np.ndarray) and names.ndim == 1 else names
     if not isinstance(given, list | tuple) or not given or not all(isinstance(name, str) for name in given):
         raise CogError(f"{place} is {reprlib.repr(given)}, expected a list or an array of file names")
     inside = [name.lstrip("/\\") for name in given]

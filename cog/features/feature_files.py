@@ -13,7 +13,7 @@ import torch
 
 from cog.constants import FEATURES_FILE, FEATURES_RECORD, IMAGE_PATHS_FILE
 from cog.data.images import sampled_rows
-from cog.errors import CogError, UnsafeFileError
+from cog.errors import CogError
 from cog.paths import features_file
 from cog.runtime import files
 from cog.runtime.safe_load import load_torch
@@ -110,17 +110,15 @@ def open_file(path: str | os.PathLike[str]) -> FeatureSet:
         raise CogError(f"there are no features {path}; run extract_features.py, or check the path")
     try:
         data = load_torch(path, mmap=zipfile.is_zipfile(path))  # older containers cannot be mapped
-    except UnsafeFileError:
-        raise
     except CogError as error:
-        raise CogError(f"{error}; if it was made here, remove it and extract the features again") from error
+        raise type(error)(f"{error}; if it was made here, remove it, and extract again") from error
     found = [data.get(key) for key in "XY"] if isinstance(data, dict) else []
     tensors = [each for each in found if isinstance(each, torch.Tensor) and each.layout == torch.strided]
     if len(tensors) < 2 or any(each.is_nested or each.is_meta or each.is_quantized for each in tensors):
         raise CogError(f"{path} holds {type(data).__name__}, expected a dict with dense tensors X and Y")
     x, y = tensors
-    if x.ndim != 2 or y.ndim != 1 or len(x) != len(y) or not x.numel():
-        raise CogError(f"{path}: X is {tuple(x.shape)}, Y {tuple(y.shape)}, expected (n, d) and (n,), n > 0")
+    if x.ndim != 2 or y.ndim != 1 or len(x) != len(y) or not 0 < x.nbytes <= x.untyped_storage().nbytes():
+        raise CogError(f"{path}: X is {tuple(x.shape)}, Y {tuple(y.shape)}, expected all (n, d), (n,), n > 0")
     if not x.is_floating_point() or y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
         raise CogError(f"{path}: X is {x.dtype} and Y is {y.dtype}, expected float32 and int64")
     name = data.get("name")

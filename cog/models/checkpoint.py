@@ -1,6 +1,5 @@
 """Loading of a checkpoint file into a network: open by content, unwrap, load strictly."""
 
-import argparse
 import contextlib
 import logging
 import os
@@ -19,7 +18,7 @@ from cog.models import containers, networks, renames
 from cog.models.fetch import INDEX, no_weights, require_checkpoint
 from cog.models.spec import PaperModel
 from cog.runtime import files
-from cog.runtime.safe_load import load_safetensors, load_torch
+from cog.runtime.safe_load import explained, load_safetensors, load_torch
 
 logger = logging.getLogger(__name__)
 
@@ -29,18 +28,16 @@ State = dict[str, torch.Tensor]
 _AVERAGES = ("state_dict_ema.", "model_ema.", "ema_state_dict.", "ema_model.", "ema.", "teacher.")
 _ENTRIES = ("state_dict.", "model_state_dict.", "model.", "module.", "shadow.")
 _HOLDERS = (*_AVERAGES, *_ENTRIES, "_orig_mod.", "backbone.", "visual.")
-_MOST_HOLDERS = 6  # for hostile files
 
-_SCALAR = np.float64(0).__reduce__()[0]
 
-#: Classes that files may hold beside tensors: the options and the accuracy of the training.
-_ALLOWED = (
-    argparse.Namespace,
-    (_SCALAR, "numpy.core.multiarray.scalar"),
-    (_SCALAR, "numpy._core.multiarray.scalar"),
-    np.dtype,
-    type(np.dtype("float64")),
-)
+class _Unread:
+    """A stand-in for the options of a training, and for numbers such as its accuracy."""
+
+    def __init__(self, *_: Any) -> None: ...
+    def __setstate__(self, _: Any) -> None: ...
+
+
+_BESIDE = "argparse.Namespace numpy.dtype numpy.core.multiarray.scalar numpy._core.multiarray.scalar"
 
 #: First bytes of a file of ``torch.save`` before torch 1.6: its pickled magic number.
 _LEGACY_TORCH = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."
@@ -65,7 +62,7 @@ def read(path: Path, *, prefix: str = "") -> Any:
             if any(name.endswith("/constants.pkl") for name in archive.namelist()):
                 return containers.read_torchscript(path)
     if head.startswith((b"PK\x03\x04", _LEGACY_TORCH)):
-        return load_torch(path, allow=_ALLOWED)
+        return load_torch(path, allow=[(_Unread, name) for name in _BESIDE.split()])
     if head[8:9] == b"{" and int.from_bytes(head[:8], "little") <= os.path.getsize(path) - 8:
         return load_safetensors(path)
     if head[:1] != b"\x80":
@@ -101,7 +98,8 @@ def load_paper_model(row: PaperModel, path: Path, *, classifier: bool = False) -
 def _flat(path: Path, prefix: str = "") -> dict[str, Any]:
     """Return the tensors and arrays of a checkpoint, named by their entries: ``state_dict.conv1.weight``."""
     data = read(path, prefix=prefix)
-    leaves = dict(containers.leaves(data)) if isinstance(data, dict) else {}
+    with explained(path, "checkpoint"):
+        leaves = dict(containers.leaves(data)) if isinstance(data, dict) else {}
     if state := {name: v for name, v in leaves.items() if isinstance(v, torch.Tensor | np.ndarray)}:
         return state
     held = f"entries {some(list(leaves))}" if leaves else f"a {type(data).__name__}"
@@ -124,7 +122,7 @@ def _held(
 
 
 def _candidates(
-    state: dict[str, Any], holders: tuple[str, ...], above: str = "", deep: int = _MOST_HOLDERS
+    state: dict[str, Any], holders: tuple[str, ...], above: str = "", deep: int = 6
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the parameters below each beginning of names."""
     yield above, state
@@ -165,9 +163,11 @@ def load_strictly(module: nn.Module, state: State, origin: object) -> None:
             f"{origin} does not fit the architecture: parameters {' and '.join(parts)}; is it a file of this "
             "model? If so, rename them, or write a loader (--model_loader, docs/own-models.md)"
         )
-    counters = {name: torch.zeros((), dtype=torch.int64) for name in parameters if name not in state}
-    weights = {name: value.float() if value.is_floating_point() else value for name, value in state.items()}
-    state_dict = OrderedDict({**weights, **counters})
+    state_dict = OrderedDict((name, v.float() if v.is_floating_point() else v) for name, v in state.items())
+    state_dict |= {name: torch.zeros((), dtype=torch.int64) for name in parameters if name not in state}
     # Some modules refuse parameters without the version that state_dict() writes, which equal names imply.
     state_dict._metadata = parameters._metadata  # type: ignore[attr-defined]
-    module.load_state_dict(state_dict, assign=True)  # instead of copying: it may be on the meta device
+    try:
+        module.load_state_dict(state_dict, assign=True)  # instead of copying: it may be on the meta device
+    except RuntimeError as error:  # of parameters that are whole numbers
+        raise CogError(f"{origin} does not fit the architecture: {str(error)[:400]}") from error

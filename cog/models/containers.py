@@ -20,14 +20,16 @@ import torch
 from cog.runtime import files, safe_load
 
 
-def leaves(tree: dict[Any, Any]) -> Iterator[tuple[str, Any]]:
+def leaves(tree: dict[Any, Any], above: str = "", left: Any = None) -> Iterator[tuple[str, Any]]:
     """Yield what nested dicts hold, named by its path: ``state_dict.conv1.weight``."""
+    left = left or iter(range(1 << 20))  # entries; dicts may contain themselves
     for name, value in tree.items():
+        if next(left, None) is None or len(above) > 1000:
+            raise ValueError("dicts in dicts without end")
         if isinstance(value, dict):
-            for below, leaf in leaves(value):
-                yield f"{name}.{below}", leaf
+            yield from leaves(value, f"{above}{name}.", left)
         else:
-            yield str(name), value
+            yield f"{above}{name}", value
 
 
 # --- TensorFlow
@@ -160,9 +162,6 @@ _LISTS = ("build_intlist", "build_doublelist", "build_boollist", "build_tensorli
 class _Module(dict):  # type: ignore[type-arg]
     """A stand-in for an instance of a class compiled into the archive: its attributes."""
 
-    def __init__(self, *_: Any) -> None:
-        super().__init__()
-
 
 def _rebuild_tensor(storage: torch.Tensor, offset: int, size: Any, stride: Any, *_: Any) -> Any:
     """Return a view of a storage, as ``torch._utils._rebuild_tensor_v2``; torch checks its bounds."""
@@ -202,9 +201,10 @@ def read_torchscript(path: Path) -> dict[str, torch.Tensor]:
     with (
         safe_load.explained(path, "TorchScript archive"),
         files.open_regular(path) as handle,
-        zipfile.ZipFile(safe_load.require_stored(handle)) as archive,
+        zipfile.ZipFile(handle) as archive,
     ):
-        folder = next(n for n in archive.namelist() if n.endswith("/data.pkl")).rpartition("/")[0]
+        safe_load.require_stored(handle)
+        folder = next(n[:-9] for n in archive.namelist() if n.split("/")[1:] == ["data.pkl"])
         if f"{folder}/byteorder" in archive.namelist() and archive.read(f"{folder}/byteorder") != b"little":
             raise ValueError("it was written on a big-endian machine")
         root = _ScriptReader(archive, folder).load()

@@ -9,6 +9,7 @@ import io
 import os
 import pickle
 import re
+import sys
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
@@ -48,9 +49,11 @@ def _from_buffer(content: Any, dtype: Any, shape: Any, order: Any = "C", axes: A
     if isinstance(content, list) and {type(item) for item in content} <= {str}:
         return np.array(content, dtype=object).reshape(shape)
     raw = content.encode("latin-1") if isinstance(content, str) else content
-    if not isinstance(raw, bytes | bytearray):  # memory of other objects may be addresses
+    if not (isinstance(raw, bytes) and isinstance(dtype, np.dtype)):  # other memory may be addresses
         raise UnsafeFileError("an array that is no bytes")
     flat = np.frombuffer(raw, dtype)
+    if dtype.kind == "U" and flat.view(np.uint32).max(initial=0) > sys.maxunicode:
+        raise UnsafeFileError("text that is no Unicode")
     return flat.reshape(shape).transpose(axes) if axes else flat.reshape(shape, order=order)
 
 
@@ -71,19 +74,20 @@ def _encode(text: str, encoding: str) -> bytes:
     return text.encode("latin1")
 
 
-def _flat(load: Callable[[Any], None]) -> Callable[[Any], None]:
-    """Return a step that makes a tuple: to hash a key of deeply nested ones would end the process."""
+def _judged(load: Callable[[Any], None]) -> Callable[[Any], None]:
+    """Return a step that makes an object, unless a small file would take all memory or time in this way."""
 
-    def load_flat(reader: Any) -> None:
+    def load_judged(reader: Any) -> None:
         load(reader)
-        made = reader.stack[-1]
-        inner = [reader.nested.get(id(part), (1, ()))[0] for part in made if isinstance(part, tuple)]
-        if inner:
-            reader.nested[id(made)] = 1 + max(inner), made  # it is kept, so that no other one gets its number
-        if max(inner, default=0) > 8:  # arrays have 2
-            raise UnsafeFileError("tuples in tuples in tuples")
+        parts = [reader.stack[-1]]
+        while parts:  # a tuple is hashed with those in it, however often each is there
+            part = parts.pop()
+            reader.left -= part.nbytes if isinstance(part, np.ndarray) else sys.getsizeof(part)
+            if reader.left < 0:
+                raise UnsafeFileError("the same contents again and again")
+            parts += [inner for inner in part if isinstance(inner, tuple)] if isinstance(part, tuple) else ()
 
-    return load_flat
+    return load_judged
 
 
 #: What stands for each name, with those of Python 3 and numpy 1.
@@ -105,13 +109,12 @@ _NAMES: dict[str, Any] = {
 class Reader(pickle._Unpickler):  # type: ignore[name-defined, misc]  # in Python: it asks for every name
     """Reader of plain containers, text, numbers and numpy arrays in a pickle of any version."""
 
-    stack: list[Any]
     dispatch: ClassVar[dict[int, Any]] = dict(pickle._Unpickler.dispatch)  # type: ignore[attr-defined]
     build = staticmethod(set_state)
 
     def __init__(self, data: bytes) -> None:
         super().__init__(io.BytesIO(data), encoding="latin-1", fix_imports=False)
-        self.nested: dict[int, tuple[int, tuple]] = {}  # depths of tuples of tuples
+        self.left = 100 * len(data) + 4096  # bytes of objects; an empty set has 216, and takes 3
 
     def find_class(self, module: str, name: str, /) -> Any:
         """Return what stands for a name; nothing is imported."""
@@ -124,13 +127,10 @@ class Reader(pickle._Unpickler):  # type: ignore[name-defined, misc]  # in Pytho
         """Refuse names by number: the registry may have been filled by others."""
         raise UnsafeFileError("a name of the extension registry")
 
-    def _load_build(self) -> None:
-        state = self.stack.pop()
-        self.build(self.stack[-1], state)
-
-    dispatch[pickle.BUILD[0]] = _load_build
-    for _step in (pickle.TUPLE, pickle.TUPLE1, pickle.TUPLE2, pickle.TUPLE3):
-        dispatch[_step[0]] = _flat(dispatch[_step[0]])
+    dispatch[pickle.BUILD[0]] = lambda self: self.build(self.stack[-2], self.stack.pop())
+    dispatch[pickle.BYTEARRAY8[0]] = dispatch[pickle.BINBYTES8[0]]  # not as many as it announces
+    for _step in b"t\x85\x86\x87R\x81\x92iob":  # tuples, calls, new objects, states
+        dispatch[_step] = _judged(dispatch[_step])
 
 
 def load_pickle(path: str | os.PathLike[str], *, largest: int = 1 << 26) -> Any:
@@ -139,17 +139,17 @@ def load_pickle(path: str | os.PathLike[str], *, largest: int = 1 << 26) -> Any:
         return Reader(files.contents(path, largest)).load()
 
 
-def require_stored(archive: IO[bytes]) -> IO[bytes]:
-    """Return a zip archive at its beginning, unless it would grow when unpacked (torch compresses code)."""
+def require_stored(archive: IO[bytes]) -> None:
+    """Refuse a zip archive that would grow when unpacked (torch compresses code)."""
     with zipfile.ZipFile(archive) as opened:
         records = [info for info in opened.infolist() if info.filename.split("/")[1:2] != ["code"]]
+    if opened.comment or min(info.header_offset for info in opened.infolist()):
+        raise UnsafeFileError("more than its directory says")  # torch would find another directory
     for info in records:
         if info.compress_type != zipfile.ZIP_STORED:
             raise UnsafeFileError(f"a compressed record {info.filename}")
     if sum(info.file_size for info in records) > archive.seek(0, os.SEEK_END):
         raise UnsafeFileError("records that announce more bytes than the file has")
-    archive.seek(0)
-    return archive
 
 
 def load_torch(path: str | os.PathLike[str], *, allow: Sequence[Any] = (), mmap: bool = False) -> Any:

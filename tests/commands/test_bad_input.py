@@ -114,6 +114,7 @@ extract | | split: train -> test | write out/X_Y.pth b''; write JSON b'{"identit
 level | | {w}/levels.pkl; complete | cut levels.pkl
 level | | {w}/levels.pkl | pickle levels.pkl [["../n01440764"]]
 level | | {w}/levels.pkl | pickle levels.pkl [[DOUBLED]]
+level | | {w}/levels.pkl | pickle levels.pkl [np.array("n01440764")]
 level | | {w}/ | pickle split.pkl dict.fromkeys(tiny.WNIDS, {"train": ONE, "test": np.arange(3)})
 level | | {w}/split.pkl; n01440764 | pickle split.pkl {"n01443537": {"train": ONE, "test": OTHER}}
 level | | {w}/in21k; n01443537 | remove in21k/n01443537
@@ -121,6 +122,7 @@ logreg | | {w}/XY; complete | cut XY
 logreg | | {w}/XY; not a readable torch file | write XY b'hello world'
 logreg | | {w}/XY; (240,) | features XY dict(X=x.flatten())
 logreg | | {w}/XY; dense | features XY dict(X=x.to_sparse())
+logreg | | {w}/XY; expected all | features XY dict(X=x[:1].clone().expand(len(y), 8))
 logreg | | {w}/XY; 30 of 30 rows; row 0 | features XY dict(X=x / 0)
 logreg | | 8; 6; dimensions | features TEST dict(X=x[:, :6])
 logreg | | test labels 7; no training features | features TEST dict(Y=y.where(y != 2, 7))

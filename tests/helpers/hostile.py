@@ -107,12 +107,8 @@ def _array(shape: Any, dtype: str, content: Any) -> bytes:
 
 
 _LIES = (
-    *(
-        ((2**62, 2**62), "f8", b""),
-        ((4,), "f8", bytes(31)),
-        ((1.5,), "f8", bytes(8)),
-        ((3,), "O", ["a", "b"]),
-    ),
+    *(((2**62, 2**62), "f8", b""), ((4,), "f8", bytes(31)), ((1.5,), "f8", bytes(8))),
+    *(((3,), "O", ["a", "b"]), ((1,), "U1", b"\xff" * 4)),
     *(((1,), "U999999999", b"abcd"), ((1,), "f8,O", bytes(16)), ((2,), "V8", bytes(16)), ((1,), "O", [1])),
     *(((2,), "(2,)O", bytes(32)), ((8,), "O", bytes(64)), ((1,), "O", [b"a"]), ((2,), "M8[s]", bytes(16))),
 )
@@ -121,25 +117,15 @@ _RECONSTRUCT = b"\x80\x02cnumpy.core.multiarray\n_reconstruct\n"
 _F8 = b"cnumpy\ndtype\n" + _text("f8") + b"\x85R"
 _CANARY = _text("touch CANARY") + b"\x85R."
 
-_DEEP = b")" + b"\x85" * 200_000  # ((((),),),)
-#: Hashes of deeply nested tuples, which would end the process.
-HASHED = {
-    "SETITEM": b"}" + _DEEP + b"Ns.",
-    "SETITEMS": b"}(K\x01N" + _DEEP + b"Nu.",
-    "DICT": b"(K\x01N" + _DEEP + b"Nd.",
-    "ADDITEMS": b"\x8f(K\x01" + _DEEP + b"\x90.",
-    "FROZENSET": b"(K\x01" + _DEEP + b"\x91.",
-    "set": b"cbuiltins\nset\n](" + _DEEP + b"e\x85R.",
-    "frozenset": b"cbuiltins\nfrozenset\n](" + _DEEP + b"e\x85R.",
-    "dict": b"cbuiltins\ndict\n](" + _DEEP + b"N\x86e\x85R.",
-    "OrderedDict": b"ccollections\nOrderedDict\n](" + _DEEP + b"N\x86e\x85R.",
-    "NEWOBJ": b"cbuiltins\nfrozenset\n](" + _DEEP + b"e\x85\x81.",
-    "encoding": b"c_codecs\nencode\nX\x01\x00\x00\x00a" + _DEEP + b"\x86R.",
-}
+_LIST = b"](" + b"N" * 50_000 + b"e\x85q\x00"
+_OFTEN = b"".join(b"(" + bytes([104, n]) * 300 + b"tq" + bytes([n + 1]) for n in range(5))
 
 #: Pickles that are refused in one line; they would create CANARY.
 BYTES = {
-    **{f"hash by {name}": b"\x80\x04" + content for name, content in HASHED.items()},
+    "hash of 300 ** 5 tuples": b"\x80\x02})q\x00" + _OFTEN + b"Ns.",
+    "copies of a list": b"\x80\x02](" + _LIST + b"cbuiltins\nlist\nh\x00R" * 3000 + b"e.",
+    "bytes that are announced": b"\x80\x05\x96" + (2**30).to_bytes(8, "little") + b"abc.",
+    "hash of deep tuples": b"\x80\x04})" + b"\x85" * 200_000 + b"Ns.",
     **{f"name {name}": call(name, "touch CANARY") for name in NAMES.split()},
     **{f"array that lies {n}": _array(*lie) for n, lie in enumerate(_LIES)},
     "name, protocol 4": b"\x80\x04\x8c\x02os\x8c\x06system\x93" + _CANARY,

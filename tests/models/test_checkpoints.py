@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import timm
 import torch
+from archive_forms import zip_bytes
 from golden import rules
 from hostile import Payload
 from random_networks import randomize
@@ -65,7 +66,7 @@ def state():
 def test_files_of_training_scripts(wrapping, state, tmp_path, caplog):
     caplog.set_level("INFO", logger="cog")
     where, _, other = wrapping.partition("over")
-    data: dict = {"epoch": 3, "n_averaged": torch.tensor(5), "model_ema": {}}
+    data: dict = {"epoch": np.int64(3), "best": np.float32(1), "n_averaged": torch.tensor(5), "model_ema": {}}
     if other:
         put(data, other, {name: value + 1 for name, value in state.items()})
     put(data, where, state)
@@ -98,6 +99,8 @@ def test_pickles_of_arrays_and_files_with_another_or_no_classifier(state, tmp_pa
         (lambda s: {"state_dict": s, "state_dict_ema": {"conv1.0.weight": s["conv1.0.weight"]}}, "missing"),
         (lambda s: s | {"extra": torch.zeros(3)}, r"unexpected 1 \(extra\)"),
         (lambda s: {"state_dict": {"conv1.weight": 3}}, "expected a dict of parameter tensors"),
+        (lambda s: s | {"conv1.0.weight": s["conv1.0.weight"].char()}, "architecture: .*conv1.0.weight"),
+        (lambda s: s.update(a=s) or s, "without end"),
     ],
 )
 def test_files_that_do_not_fit_are_not_replaced_by_others(edit, says, state, tmp_path):
@@ -174,6 +177,7 @@ def test_no_code_of_a_file_is_run(name, tmp_path):
         (b"version https://git-lfs.github.com/spec/v1\noid", "Git LFS pointer"),
         (b"\x93NUMPY\x01\x00", "is no file of torch.save, "),
         (b"PK\x03\x04 and nothing more", "is not a readable torch file"),
+        (zip_bytes({"a/code/constants.pkl": b"", "a/code/data.pkl": b"\x80\x02}."}.items(), 8), "complete?"),
         (b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19.", "is not a readable torch file"),
         (b"\x10" + bytes(7) + b"{not json at all}", "is not a readable safetensors file"),
         (b"\x80\x04]\x94.", "holds a list"),

@@ -7,6 +7,7 @@ import io
 import os
 import pickle
 import signal
+import tracemalloc
 import zipfile
 from pathlib import Path
 
@@ -95,8 +96,11 @@ def test_nothing_in_a_file_runs_or_writes(tmp_path, monkeypatch, reader, name):
     (load, contents), path = READERS[reader], tmp_path / "data.pkl"
     content = contents[name]
     path.write_bytes(content(Path("CANARY")) if callable(content) else content)
+    tracemalloc.start()
     with pytest.raises(CogError) as error:
         load(path)
+    assert tracemalloc.get_traced_memory()[1] < 1 << 28
+    tracemalloc.stop()
     assert str(path) in str(error.value) and "\n" not in str(error.value)
     assert os.listdir(tmp_path) == ["data.pkl"]
     for value in (np.arange(3), b"\xff", collections.OrderedDict(a=1), np.float32(0.5), {1}):
@@ -127,6 +131,9 @@ def test_zip_archives_are_judged_by_their_directory(tmp_path):
     with pytest.raises(UnsafeFileError, match=r"refused to read .*bomb.pth.*a compressed record"):
         safe_load.load_torch(bomb)
     assert safe_load.load_torch(path)["X"].shape == (100, 100)
+    bomb.write_bytes(path.read_bytes() * 2)  # torch finds the first directory, and zipfile the second
+    with pytest.raises(UnsafeFileError, match="more than its directory says"):
+        safe_load.load_torch(bomb)
     size = (40_000).to_bytes(4, "little")
     path.write_bytes(path.read_bytes().replace(size * 2, (4_000_000).to_bytes(4, "little") * 2))
     with pytest.raises(CogError, match="more bytes than the file has|refused|not a readable"):
