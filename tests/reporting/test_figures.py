@@ -77,8 +77,7 @@ def test_of_many_models_the_best_have_names():
     groups = [rows(f"m_{n}", [50.0 + n]) for n in range(40)]
     looks = style.looks(means_of(*groups, rows("m_39", [95.0], source="lab")))
     named = {look.label: look.line["color"] for look in looks.values() if look.label}
-    assert named.keys() == {"m_39 [lab]", *(f"m_{n}" for n in range(34, 40))}
-    assert len(set(named.values())) == 7
+    assert named.keys() == {"m_39 [lab]", *(f"m_{n}" for n in range(34, 40))} and len({*named.values()}) == 7
 
 
 @pytest.mark.slow
@@ -122,3 +121,6 @@ def test_searches_of_hostile_folders_have_what_can_be_read(tmp_path):
     (folder / "final-lr-1.0_wd-1e-06" / "logs.pkl").write_bytes(b"cos\nsystem\n(S'true'\ntR.")
     trials, curves = figures.search.read_search({22: folder, 37: tmp_path / "gone"})
     assert trials["val_top1"].dropna().tolist() == [5.0] and curves.dropna(subset="epoch").empty
+    curves = pd.DataFrame({"seed": [22]}, columns=figures.search.CURVES)
+    panels = figures.search.draw("", trials.iloc[:0], curves).panels[0]
+    assert [axes.axison for axes in panels] == [False, False, True], "no empty axes"

@@ -108,7 +108,6 @@ def test_texts_of_files_are_text(tmp_path):
         return target.read_text()
 
     def tags(page):
-        """Return the tags of a page with their attributes, without the values of these."""
         return re.findall(r"<[^<>]*>", re.sub(r'"[^"]*"', "", page))
 
     text = page_of(HOSTILE)

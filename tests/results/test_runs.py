@@ -134,8 +134,8 @@ def test_wrong_files_cost_their_folder(tmp_path, file, content, reason):
 def test_a_record_that_is_no_regular_file_costs_its_folder(tmp_path, kind):
     path = tmp_path / "seed-22/results.json"
     path.parent.mkdir()
-    make = {"pipe": lambda: os.mkfifo(path), "folder": path.mkdir}
-    make["huge"] = lambda: path.write_bytes(bytes(1 << 25))
+    make = {"pipe": lambda: os.mkfifo(path), "huge": lambda: path.write_bytes(bytes(1 << 25))}
+    make["folder"] = path.mkdir
     make.get(kind, lambda: path.symlink_to(tmp_path / kind))()
     make_seed_folder(tmp_path / "seed-37")
     found = runs.read_folder(tmp_path)

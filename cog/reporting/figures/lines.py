@@ -87,7 +87,6 @@ class Sheet:
         """Draw a line for each source and model of a frame with ``value``, ``std``, ``low`` and ``high``.
 
         Args:
-            axes: panel.
             frame: numbers, one for each source, model and value of ``x``, the column of the axis.
             ticks: labels of the values of column ``x``, in order. Lines break where one is missing.
             signed: whether values are differences, with a line at zero.

@@ -79,9 +79,14 @@ def draw(title: str, trials: pd.DataFrame, curves: pd.DataFrame) -> Sheet:
     sheet = Sheet({}, columns=3, width=PAGE, height=2.3)
     sheet.figure.suptitle(title, x=0.012, ha="left", fontsize=8, fontweight="bold")
     plane, best, final = sheet.panels[0]
-    _draw_plane(plane, trials)
     best.set(title="(b) Best validation top-1 so far (%)", xlabel="trial")
     final.set(title="(c) Final top-1 (%); dashed: training", xlabel="epoch")
+    if len(trials):
+        _draw_plane(plane, trials)
+    else:  # empty axes would look like a search
+        plane.set_title("(a) Trials: none are recorded")
+        for axes in (plane, best):
+            axes.set_axis_off()
     for position, seed in enumerate(sorted({*trials["seed"], *curves["seed"]})):
         color = style.own_look(position, "").line["color"]
         own, epochs = trials[trials["seed"] == seed], curves[curves["seed"] == seed]
@@ -97,6 +102,8 @@ def draw(title: str, trials: pd.DataFrame, curves: pd.DataFrame) -> Sheet:
         low, high = max(reached.min(), reached.max() - 2 * _COLOR_RANGE), reached.max()
         air = max(0.06 * (high - low), 0.2)
         best.set_ylim(low - air, high + air)
+    for axes in (best, final):
+        axes.locator_params(axis="x", integer=True)
     sheet.figure.legend(loc="outside lower center", ncols=6)
     sheet.fix()
     return sheet
