@@ -24,6 +24,7 @@ def write(root: Path, places: str, files: str) -> None:
             is_tar = data.startswith("[")
             members[name] = tar_bytes([("1.png", data[1:-1].encode())]) if is_tar else data.encode()
         if path.suffix:
+            path.parent.mkdir(exist_ok=True)
             path.write_bytes((zip_bytes if path.suffix == ".zip" else tar_bytes)(members.items()))
             continue
         for name, data in members.items():
@@ -109,6 +110,7 @@ train.tar | train/n01440764/1.png= val/n01440764/2.png= | train/n01440764 and va
 train.tar,train-1.tar | a/indoor/0.png= b/church/0.png= + b/indoor/1.png= | a/indoor and b/indoor
 train.tar,train-1.tar | crow/1.png= | image crow/1.png is in .*train-1.tar .*again in .*train.tar
 crow.tar | 1.png= day/2.png= | crow and crow/day
+train/crow.tar,train/wren.tar | photos/1.png= + photos/2.png= | 2 archives of one class, photos
 train.tar | n01440764/a/1.JPEG= n01440764/b/1.JPEG= | image n01440764/1.JPEG is in .* and again in
 train-0.tar | a/1.png= a/1.cls=crow b/1.png= b/1.cls=crow | image crow/1.png is in .* again
 train-0.tar | 1.jpg= 1.seg.png= 1.cls=crow | sample 1 has several images, such as 1.seg.png
