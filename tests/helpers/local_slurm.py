@@ -139,13 +139,8 @@ class LocalSlurm:
             with contextlib.suppress(AssertionError, subprocess.TimeoutExpired):
                 self.cancel_all()
         for process in reversed(self._daemons):
-            process.terminate()
-        for process in reversed(self._daemons):
-            try:
-                process.wait(timeout=10)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            process.kill()
+            process.wait()
 
 
 @contextlib.contextmanager
@@ -166,12 +161,10 @@ def local_slurm(root: Path, *, cpus: int = 4) -> Iterator[LocalSlurm]:
     key = root / "munge" / "key"
     key.touch(mode=0o600)
     key.write_bytes(secrets.token_bytes(1024))
-    # All sockets are open until all ports are known, so that these differ.
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(2)]
-        for each in sockets:
+    with socket.socket() as one, socket.socket() as other:  # both open, so that the ports differ
+        for each in (one, other):
             each.bind(("127.0.0.1", 0))
-        ports = [each.getsockname()[1] for each in sockets]
+        ports = [each.getsockname()[1] for each in (one, other)]
     memory = int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / (1 << 20) * 0.9)  # MiB
     facts = {"host": host, "root": root, "controller_port": ports[0], "node_port": ports[1]}
     conf = root / "slurm.conf"

@@ -75,7 +75,7 @@ def test_time_limit_saves_and_requeues(slurm, studies, undisturbed):
     jobs = studies.submit("--mem=100 --time=20")
     studies.wait_for_a_chunk()
     extraction = f"jobid={jobs['extract'][0]}_1"
-    slurm.run("scontrol", "update", extraction, "timelimit=3")  # SLURM looks twice a minute
+    slurm.run("scontrol", "update", extraction, "timelimit=2")  # SLURM looks twice a minute
     wait_for(lambda: "ended by SIGUSR1" in studies.log(1))
     studies.pace.write_text("0")
     slurm.run("scontrol", "update", extraction, "timelimit=20")
