@@ -62,7 +62,7 @@ class Backbone(nn.Module):
         digest = hashlib.sha256()
         for name, value in [*self.named_parameters(), *self.named_buffers()]:
             digest.update(f"{name} {tuple(value.shape)} {value.dtype}".encode())
-            digest.update(value.cpu().flatten().view(torch.uint8).numpy())
+            digest.update(value.cpu().flatten().view(torch.uint8).numpy().tobytes())
         return digest.hexdigest()
 
     def probe(self, size: int, device: torch.device) -> Backbone:
