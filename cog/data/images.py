@@ -225,7 +225,7 @@ def from_class_folders(dataset: str, split: str, folder: Path, *, flag: str) -> 
     elif thumbnails := [n for n in found.images if re.fullmatch("_*thumb(s|nails?)?", n, re.IGNORECASE)]:
         wrong = f"has a folder {thumbnails[0]}, which is a class or holds thumbnails; rename or remove it"
     elif len(found.images) == 1 < len(found.packed) and folder.is_dir():
-        wrong = f"has {len(found.packed)} archives of one class, {min(found.images)}, the name of their folder"
+        wrong = f"has {len(found.packed)} archives of one class, {min(found.images)}, their folder"
     if wrong:
         raise CogError(f"{flag}: {folder} {wrong}; expected {folder}/<class>/<image>, or tar or zip files")
     found.warn(f"{dataset} {split}")
