@@ -7,12 +7,10 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import tiny
-import warm
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -106,20 +104,6 @@ def wordnet():
 @pytest.fixture(scope="session")
 def python() -> str:
     return sys.executable
-
-
-@pytest.fixture(scope="session")
-def warm_python(tmp_path_factory) -> Iterator[str]:
-    """Return a Python that starts at once (see ``warm.py``)."""
-    program = tmp_path_factory.mktemp("warm") / "python"
-    address = str(program.with_name("socket"))
-    program.write_text(warm.CLIENT.format(python=sys.executable, address=address))
-    program.chmod(0o755)
-    command = [sys.executable, "-P", warm.__file__, address]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as server:
-        assert server.stdout.readline()
-        yield str(program)
-        server.kill()
 
 
 @pytest.fixture

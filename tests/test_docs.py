@@ -159,11 +159,11 @@ def template(tmp_path_factory) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES)
-def test_commands_run(page, template, tmp_path, warm_python):
+def test_commands_run(page, template, tmp_path, python):
     root = tmp_path / "checkout"
     shutil.copytree(template, root, symlinks=True)
     program = tmp_path / "python"
-    program.write_text(PYTHON.format(python=warm_python))
+    program.write_text(PYTHON.format(python=python))
     program.chmod(0o755)
     text = re.sub(r"(?<![\w./-])/(models|data)\b", rf"{root}/\1", script(page))
     text = text.replace("bash bash-scripts/quickstart.sh\n", "").replace("n = 256\n", "n = 2\n")

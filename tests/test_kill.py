@@ -296,8 +296,7 @@ def test_ended_at_random_instants(bench, name, number):
 
 
 @pytest.mark.parametrize("name", ["run", *SLOW[:1], *SLOW[2:], pytest.param("study", marks=pytest.mark.slow)])
-def test_twelve_at_once_one_ends_well_and_every_output_is_made(bench, name, monkeypatch, warm_python):
-    monkeypatch.setattr(sys, "executable", warm_python)  # of the tasks of a study
+def test_twelve_at_once_one_ends_well_and_every_output_is_made(bench, name):
     command, (expected, *_) = bench.commands[name], bench.undisturbed(name)
     command.fresh(bench.out)
     logs = [bench.place / f"log-{number}.txt" for number in range(12 if KILLS or name not in LONG else 4)]

@@ -99,10 +99,10 @@ def test_expectations():
 
 
 @pytest.mark.slow
-def test_quickstart(bash, tmp_path, wordnet, warm_python):
+def test_quickstart(bash, tmp_path, wordnet):
     """Everything, on fewer images: levels are groups by distance, and results have the known answer."""
     words = [f"output_dir={tmp_path}", "shots=1", "seeds=22", "images_per_concept=20 10", "n_trials=2"]
-    done = bash("quickstart.sh", *words, COG_PYTHON=warm_python)
+    done = bash("quickstart.sh", *words)
     assert done.returncode == 0, done.stdout + done.stderr
     screen = done.stdout[done.stdout.index("[5/5]") :].splitlines()
     assert len(screen) <= 24 and sum(line.startswith("as expected: ") for line in screen) == 4

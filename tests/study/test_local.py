@@ -63,9 +63,9 @@ def test_as_many_at_a_time_as_slots_and_memory_allow(tmp_path, monkeypatch, n, n
 
 
 @pytest.fixture
-def study(workshop, tmp_path, repository, warm_python):
+def study(workshop, tmp_path, repository, python):
     words = ("model_name=tiny_*", "seeds=1", "shots=0 1", "n_processes=2")
-    return Script(workshop, repository, tmp_path / "logs", {**os.environ, "COG_PYTHON": warm_python}, *words)
+    return Script(workshop, repository, tmp_path / "logs", {**os.environ, "COG_PYTHON": python}, *words)
 
 
 @pytest.mark.slow
@@ -100,8 +100,7 @@ def test_study_fails_once_is_repaired_and_finds_a_new_checkpoint(study, workshop
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("sent", "code"), [(signal.SIGUSR1, 75), (signal.SIGINT, 130), (signal.SIGKILL, -9)])
-def test_tasks_save_and_end_with_the_study_however_it_ends(study, workshop, python, sent, code):
-    study.environment["COG_PYTHON"] = python  # which gets the signals itself
+def test_tasks_save_and_end_with_the_study_however_it_ends(study, workshop, sent, code):
     seconds = pace(workshop)
     seconds.write_text("0.1")
     process = study.start("n_processes=1")

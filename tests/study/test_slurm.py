@@ -53,8 +53,8 @@ class Studies(Script):
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory, repository, warm_python):
-    studies = Studies(tmp_path_factory.mktemp("undisturbed"), repository, warm_python)
+def undisturbed(tmp_path_factory, repository, python):
+    studies = Studies(tmp_path_factory.mktemp("undisturbed"), repository, python)
     code, _, err = studies.run("n_processes=1")
     assert code == 0, err
     return studies.outputs()
@@ -107,8 +107,7 @@ def test_preempted_task_continues(slurm, studies, undisturbed):
     assert studies.outputs() == undisturbed
 
 
-def test_failing_extraction_is_repaired(slurm, studies, undisturbed, warm_python):
-    studies.environment["COG_PYTHON"] = warm_python
+def test_failing_extraction_is_repaired(slurm, studies, undisturbed):
     broken = studies.made.in1k / "val" / "n01440764" / "n01440764_0.JPEG"
     image, both = broken.read_bytes(), ("--mem=100", "dataset=in1k cog_l1")
     broken.write_bytes(b"broken")
