@@ -19,7 +19,7 @@ IN_CI = os.environ.get("CI", "").lower() in ("true", "1")
 #: Files that take longest, by all their tests; begun first, so that all processors have work until the end.
 LONGEST = (
     *("test_slurm", "test_local", "test_docs", "test_kill", "test_faults", "test_miniature", "test_output"),
-    *("test_paper_models", "test_chunks", "test_libraries", "test_figures", "test_bash_scripts"),
+    *("test_paper_models", "test_chunks", "test_protocol", "test_libraries", "test_figures"),
 )
 
 

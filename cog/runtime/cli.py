@@ -43,10 +43,8 @@ class Parser(argparse.ArgumentParser):
 
     def _split(self, argv: Sequence[str]) -> tuple[list[str], list[str]]:
         """Separate flags with their values (which may look like a key) from ``[KEY, VALUE, ...]``."""
-        actions = self._option_string_actions.items()
-        valued = {name for name, action in actions if action.nargs in (None, "+")}
-        flags: list[str] = []
-        opts: list[str] = []
+        valued = {name for name, action in self._option_string_actions.items() if action.nargs in (None, "+")}
+        flags, opts = list[str](), list[str]()
         words = iter(argv)
         for word in words:
             flag, is_joined, value = word.partition("=")

@@ -112,7 +112,7 @@ class Output:
                         files.write_json(self.work / FAILURE_FILE, {"reason": first_line(error)})
                 raise
             if self.is_published:
-                _empty(self.work, "*")
+                _empty(self.work, "[!~]*")  # without locks, others may be about to publish theirs
                 (self.work / _LOCK).unlink(missing_ok=True)
                 with contextlib.suppress(OSError):  # another process looks at it
                     self.work.rmdir()
@@ -121,16 +121,14 @@ class Output:
         """Keep the states of earlier work on the same result, and remove those of another."""
         note, identity = self.work / NOTE_FILE, dict(self.identity)
         (self.work / FAILURE_FILE).unlink(missing_ok=True)
-        for old in self.work.glob("old-*"):  # killed between the two renames of a replacement
+        for old in self.work.glob("~stage-old-*"):  # killed between the two renames of a replacement
             if not self.target.exists():
                 old.rename(self.target)
-        try:
+        is_continued = self.is_published = False
+        with contextlib.suppress(CogError):  # missing, or damaged by others
             is_continued = files.read_object(note) == identity
-        except CogError:  # missing, or damaged by others
-            is_continued = False
-        _empty(self.work, "stage-*" if is_continued else "*")
+        _empty(self.work, "~stage-*" if is_continued else "*")
         files.write_json(note, identity)
-        self.is_published = False
         with contextlib.suppress(CogError):
             self.is_published = self.has_result()
 
@@ -138,16 +136,22 @@ class Output:
     def publish(self) -> Iterator[Path]:
         """Yield a folder that becomes the result, with the log, at the end; the old one stays until then."""
         token, target = secrets.token_hex(8), self.target
-        stage = self.work / f"stage-{token}"
+        stage, old = self.work / f"~stage-{token}", self.work / f"~stage-old-{token}"
         stage.mkdir()
         yield stage
         with contextlib.suppress(FileNotFoundError):
             shutil.copyfile(self.work / LOG_FILE, stage / LOG_FILE)
         for path in [*stage.rglob("*"), stage]:
             _sync(path)
-        if target.exists():
-            target.rename(self.work / f"old-{token}")
-        stage.rename(target)
+        with contextlib.suppress(FileNotFoundError):
+            target.rename(old)
+        try:
+            stage.rename(target)
+        except OSError:  # without locks, another process has removed the stage, or was faster
+            with contextlib.suppress(OSError):
+                old.rename(target)
+            raise
+        _empty(self.work, old.name)
         _sync(target.parent)
         self.is_published = True
 

@@ -11,8 +11,7 @@ from cog.errors import CogError
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 
-# Names of the signals that were deferred; the first one decides.
-_received: list[str] = []
+_received: list[str] = []  # names of the signals that were deferred; the first one decides
 
 
 class Interrupted(CogError):

@@ -3,6 +3,7 @@
 import dataclasses
 import pickle
 
+import numpy as np
 import plain_logreg
 import pytest
 import torch
@@ -11,7 +12,6 @@ from cog.features.feature_files import FeatureSet
 from cog.logreg.engine import Engine
 from cog.logreg.mlp import initial_layers
 from cog.logreg.search import Unfinished
-from cog.logreg.settings import Settings
 from cog.runtime.seeds import torch_seed
 
 # --- The command
@@ -48,8 +48,6 @@ def feature_set(n=1200, dim=32, n_classes=8, seed=0, spread=2.0, name="tiny_net_
 
 TRAIN, TEST = feature_set(), feature_set(400, seed=1, name="tiny_net_birds_test")
 
-QUICK = Settings(seed=0, n_epochs=4, batch_size=128)
-
 
 @dataclasses.dataclass(eq=False)
 class Spec:
@@ -62,9 +60,7 @@ class Spec:
 
 def spec_of(n_seeds, n_trials, *, n=1000, record=False):
     """S x K trainings on rows that each seed draws."""
-    rows = [
-        torch.randperm(len(TRAIN), generator=torch.Generator().manual_seed(s))[:n] for s in range(n_seeds)
-    ]
+    rows = [torch.from_numpy(np.random.default_rng(s).permutation(len(TRAIN))[:n]) for s in range(n_seeds)]
     pairs = [[(0.5 + k + 0.1 * s, k * 1e-4) for k in range(n_trials)] for s in range(n_seeds)]
     return Spec(torch.stack(rows), pairs, record)
 
