@@ -32,7 +32,6 @@ case "$*" in
     *logreg.py*) exec {python} "$@" --device cpu CLF.N_TRIALS 1 CLF.N_EPOCHS 2 CLF.MLP_HIDDEN 4 ;;
     *extract_features.py*) exec {python} "$@" FT_EXTRACT.N_WORKERS 0 ;;
     *--figures* | *"--report report"*) exec {python} "$@" $few ;;
-    "-m pytest "*) exec {python} "$@" --collect-only ;;
     *) exec {python} "$@" ;;
 esac
 """

@@ -12,6 +12,7 @@ from cog.features.feature_files import FeatureSet
 from cog.logreg.engine import Engine
 from cog.logreg.mlp import initial_layers
 from cog.logreg.search import Unfinished
+from cog.logreg.settings import Settings
 from cog.runtime.seeds import torch_seed
 
 # --- The command
@@ -47,6 +48,7 @@ def feature_set(n=1200, dim=32, n_classes=8, seed=0, spread=2.0, name="tiny_net_
 
 
 TRAIN, TEST = feature_set(), feature_set(400, seed=1, name="tiny_net_birds_test")
+QUICK = Settings(seed=0, n_epochs=4, batch_size=128)
 
 
 @dataclasses.dataclass(eq=False)
