@@ -14,10 +14,10 @@ import pandas as pd
 
 from cog import constants, paths
 from cog.errors import CogError
-from cog.models.paper_models import pretraining
 from cog.results import analysis_records, records
 from cog.results.benchmark import data_of
 from cog.results.frame import LOGREG, dataset_key, scores_of
+from cog.results.published import pretraining
 from cog.results.records import Features, Place, sha256, whole
 
 _Skip = Callable[[str | Path, object], None]  # notes a folder that is not counted, and the reason

@@ -1,14 +1,20 @@
 """Small studies, and study.sh on the files of :mod:`tiny`."""
 
+import os
 import subprocess
 from pathlib import Path
 
+import tiny
+import torch
 from tiny import Workshop, snapshot
+from waiting import wait_for
 
 from cog.study.units import Study
 
 QUICK = "FT_EXTRACT.IMAGE_RESIZE_SIZE 16 FT_EXTRACT.IMAGE_CROP_SIZE 16 FT_EXTRACT.N_WORKERS 0 "
 QUICK += "FT_EXTRACT.BATCH_SIZE 2 CLF.N_TRIALS 1 CLF.N_EPOCHS 2"
+# Chunks of 64 images, where two models share each decoded image.
+SIZES = "FT_EXTRACT.IMAGE_RESIZE_SIZE 224 FT_EXTRACT.IMAGE_CROP_SIZE 224"
 
 
 def small_study(root: Path, *, models=("a_net", "b_net"), datasets=("in1k", "cog_l1")) -> Study:
@@ -57,3 +63,29 @@ def pace(made: Workshop) -> Path:
     made.loader.write_text(made.loader.read_text().replace(head, head + sleep))
     file.write_text("0")
     return file
+
+
+class Studies(Script):
+    """study.sh for two models; ``pace`` holds the seconds that a model takes per image."""
+
+    def __init__(self, root: Path, repository: Path, python: str, environment=os.environ) -> None:
+        made = tiny.build_workshop(root)
+        tiny.write_class_folders(made.in1k / "val", n_images=100, seed=9)  # five chunks
+        other = made.models / "other/net/model.ckpt"
+        other.parent.mkdir(parents=True)
+        torch.save({"mix": torch.tensor([3.0, 1.0, 2.0])}, other)
+        self.pace, environment = pace(made), {**environment, "COG_PYTHON": python}
+        words = ("model_name=tiny_net other_net", "shots=0", "seeds=1 2", "dataset=in1k", *SIZES.split())
+        super().__init__(made, repository, root / "study logs", environment, *words)
+
+    def submit(self, options: str = "--mem=100", *more: str) -> dict[str, list[str]]:
+        """Submit the study; returns the numbers of the jobs by stage."""
+        code, out, err = self.run(f"slurm={options}", *more)
+        assert code == 0, out + err
+        jobs: dict[str, list[str]] = {}
+        for job, stage, *_ in [line.split() for line in out.splitlines() if ": --" in line]:
+            jobs.setdefault(stage.rstrip(":"), []).append(job)
+        return jobs
+
+    def wait_for_a_chunk(self) -> None:
+        wait_for(lambda: list(self.made.models.rglob("chunks-*/rows-*")))

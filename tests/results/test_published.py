@@ -85,4 +85,4 @@ def test_models(shared_dir):
         assert (model.category, model.marker) == (row["category"], row["matplotlib_marker"])
         assert model.color == (row["figure_color"] if order else "black")
         assert (model.in_fig4 or "no", model.params_m) == (row["in_fig4"], row["params_M"])
-        assert model.category == spec.category
+        assert (model.category, model.pretraining) == (spec.category, spec.pretraining)

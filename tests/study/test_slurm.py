@@ -1,20 +1,14 @@
 """Studies on a real SLURM of one node (``local_slurm.py``): the outputs are always those of a study here."""
 
-import os
 import tempfile
 from pathlib import Path
 
 import local_slurm
 import pytest
-import tiny
-import torch
-from studies import Script, pace
+from studies import Studies
 from waiting import wait_for
 
 pytestmark = pytest.mark.slurm
-
-# Chunks of 64 images, where two models share each decoded image.
-SIZES = "FT_EXTRACT.IMAGE_RESIZE_SIZE 224 FT_EXTRACT.IMAGE_CROP_SIZE 224"
 
 
 @pytest.fixture(scope="module")
@@ -24,32 +18,6 @@ def slurm():
     with tempfile.TemporaryDirectory(prefix="cog-slurm-") as folder:
         with local_slurm.local_slurm(Path(folder)) as slurm:
             yield slurm
-
-
-class Studies(Script):
-    """study.sh for two models; ``pace`` holds the seconds that a model takes per image."""
-
-    def __init__(self, root: Path, repository: Path, python: str, environment=os.environ) -> None:
-        made = tiny.build_workshop(root)
-        tiny.write_class_folders(made.in1k / "val", n_images=100, seed=9)  # five chunks
-        other = made.models / "other/net/model.ckpt"
-        other.parent.mkdir(parents=True)
-        torch.save({"mix": torch.tensor([3.0, 1.0, 2.0])}, other)
-        self.pace, environment = pace(made), {**environment, "COG_PYTHON": python}
-        words = ("model_name=tiny_net other_net", "shots=0", "seeds=1 2", "dataset=in1k", *SIZES.split())
-        super().__init__(made, repository, root / "study logs", environment, *words)
-
-    def submit(self, options: str = "--mem=100", *more: str) -> dict[str, list[str]]:
-        """Submit the study; returns the numbers of the jobs by stage."""
-        code, out, err = self.run(f"slurm={options}", *more)
-        assert code == 0, out + err
-        jobs: dict[str, list[str]] = {}
-        for job, stage, *_ in [line.split() for line in out.splitlines() if ": --" in line]:
-            jobs.setdefault(stage.rstrip(":"), []).append(job)
-        return jobs
-
-    def wait_for_a_chunk(self) -> None:
-        wait_for(lambda: list(self.made.models.rglob("chunks-*/rows-*")))
 
 
 @pytest.fixture(scope="module")

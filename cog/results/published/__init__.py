@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from cog.errors import CogError
-from cog.models.paper_models import pretraining
 
 #: ``source`` of the numbers by version, the argument of :func:`rows`.
 SOURCES = {"v2": "paper v2", "v1": "paper v1"}
@@ -48,6 +47,7 @@ class PublishedModel:
     marker: str  # for matplotlib
     in_fig4: str  # "yes" or ""
     params_m: str  # millions; stated for the reference and for models that are no ResNet-50, else ""
+    pretraining: str  # one of cog.constants.PRETRAINING
 
 
 def _read(file: str) -> list[dict[str, str]]:
@@ -57,6 +57,11 @@ def _read(file: str) -> list[dict[str, str]]:
 
 #: Models by name, in the order of the paper's tables.
 MODELS = {row["name"]: PublishedModel(order, **row) for order, row in enumerate(_read("models.csv"))}
+
+
+def pretraining(model: str) -> str:
+    """Return the pretraining data of a model of the paper, "unknown" for others."""
+    return MODELS[model].pretraining if model in MODELS else "unknown"
 
 
 @functools.cache
