@@ -137,7 +137,6 @@ class Extraction:
             "n_images": n,
             "n_failed": len(failures),
             "pretraining": choice.pretraining,
-            **{key: value for key in ("label", "group") if (value := getattr(choice, key))},
             "images_root": str(images.root),
             "device": next(iter(chunks.values()))["device"],
             "threads": torch.get_num_threads(),  # the last bits depend on it on a CPU

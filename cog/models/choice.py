@@ -44,8 +44,6 @@ class ModelChoice:
     loader: str | Loader | None = None  # FILE.py:FUNCTION of the user's loader, or the function
     folder: Path | None = None  # may hold further files of the model
     pretraining: str = "unknown"  # one of cog.constants.PRETRAINING
-    label: str | None = None  # text of the user's for features.json
-    group: str | None = None  # likewise
     keys: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # of the configuration, in models_file
     models_file: str = ""  # the user's file of models
 
@@ -177,7 +175,7 @@ def find_model(
     if not {"pretraining", "checkpoint"} & entry.keys() and loader is None and source in MODELS:
         pretraining = MODELS[source].pretraining
     source = source if loader is None else os.path.basename(str(loader))
-    own = entry.get("label"), entry.get("group"), entry.get("cfg", {}), str(models_file or "")
+    own = entry.get("cfg", {}), str(models_file or "")
     return ModelChoice(name, source, path, loader, folder, pretraining, *own)
 
 

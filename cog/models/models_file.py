@@ -10,7 +10,7 @@ from cog.errors import CogError
 from cog.models.preprocessing import KEYS, check_keys, keys_of
 from cog.paths import split_model_name
 
-_KEYS = ("source", "loader", "checkpoint", "preprocess", "pooling", "pretraining", "label", "group")
+_KEYS = ("source", "loader", "checkpoint", "preprocess", "pooling", "pretraining")
 _KNOWN = {"pooling": POOLINGS, "pretraining": PRETRAINING}
 
 

@@ -113,11 +113,9 @@ mine_small:
   checkpoint: weights/small.pth
   preprocess: {image_size: 64, mean: [0.5, 0.5, 0.5], interpolation: bilinear}
   pretraining: web
-  label: Small one
-  group: ours
 mine_model: {source: torchvision_resnet18, preprocess: model}
 mine_loaded: {loader: "nets/net.py:load_my_model", pooling: mean}
-mine_bare: {label: Mine}
+mine_bare: {pooling: mean}
 mine_clip: {source: clip_resnet50}
 mine_own: {source: clip_resnet50, checkpoint: weights/small.pth}
 mine_same: {source: clip_resnet50, checkpoint: weights/small.pth, pretraining: IN-1K}
@@ -141,7 +139,6 @@ def test_entries(ask, tmp_path):
     assert preprocess_of(small.config()) == Preprocess(64, 64, (0.5,) * 3, interpolation="bilinear")
     assert preprocess_of(small.config(["FT_EXTRACT.IMAGE_NORM.MEAN", "[0, 0, 0]"])).mean == (0, 0, 0)
     assert small.checkpoint == tmp_path / "weights/small.pth" and small.source == "torchvision_resnet18"
-    assert (small.label, small.group) == ("Small one", "ours")
     assert preprocess_of(ask("mine_model").config()) == Preprocess(224, 256, interpolation="bilinear")
     loaded = ask("mine_loaded")
     assert loaded.loader == f"{tmp_path}/nets/net.py:load_my_model"
