@@ -43,6 +43,7 @@ def test_drawing_is_deterministic_varied_and_no_noise():
     np.testing.assert_array_equal(few, many[:3])
 
 
+@pytest.mark.slow
 def test_an_interrupted_world_is_repeated_and_a_complete_one_kept(small_world, wordnet, tmp_path):
     folders = {"in1k/train": 8 * 3, "in1k/val": 8 * 2, "in21k": 16 * 5}
     assert {name: len(list(small_world.glob(f"{name}/*/*.JPEG"))) for name in folders} == folders

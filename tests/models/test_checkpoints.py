@@ -12,6 +12,7 @@ import torch
 from archive_forms import zip_bytes
 from golden import rules
 from hostile import Payload
+from marks import first_quick
 from random_networks import randomize
 
 import cog
@@ -109,7 +110,7 @@ def test_files_that_do_not_fit_are_not_replaced_by_others(edit, says, state, tmp
         cog.load_backbone("timm_test_resnet", tmp_path / "model.ckpt")
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", first_quick(4, NAMES))
 def test_parameters_that_do_not_fit_are_named(name, tmp_path):
     key = hollow.backbone_key(name)
     before, separator, leaf = key.rpartition("/" if "/" in key else ".")
@@ -124,7 +125,7 @@ def test_parameters_that_do_not_fit_are_named(name, tmp_path):
         assert "does not fit the architecture: " in line and says in line
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", first_quick(3, NAMES))
 def test_cut_and_damaged_files(name, tmp_path):
     path = hollow.write(name, tmp_path / "model.ckpt")
     generator = np.random.default_rng(0)
