@@ -95,6 +95,7 @@ def test_files_are_equal_for_equal_numbers(tmp_path, two):
     assert len(pd.read_csv(tmp_path / "a" / "search_my_good_in1k_curves.csv")) == 2 * 20
 
 
+@pytest.mark.slow
 def test_a_further_figure_is_one_function(monkeypatch, tmp_path, two):
     def in1k_only(means):
         """Draw accuracies on IN-1K."""

@@ -92,7 +92,7 @@ def place(request):
         yield Path(folder)
 
 
-@pytest.fixture(params=[True, False], ids=["locks", "no locks"])
+@pytest.fixture(params=[True, pytest.param(False, marks=pytest.mark.slow)], ids=["locks", "no locks"])
 def locks(request, monkeypatch):
     if not request.param:  # as on some network file systems
         monkeypatch.setattr(output.fcntl, "flock", lambda *_: os.listdir("/dev/null"))
