@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from yacs.config import CfgNode
 
 logger = logging.getLogger(__name__)
+
 OWN_NETWORK = "own_network"  # name of a module without a name
 
 # Pixels and images per pass on a CPU, images per decoded batch. Larger activations exceed 32 MB, above which

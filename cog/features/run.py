@@ -204,7 +204,9 @@ class _Passes:
         facts = images.dataset, images.split, len(images), len(images.classes), n, device, names
         logger.info("%s %s: %d images of %d classes, %d to do, on %s, for %s", *facts)
         with log.progress_of(n, "extraction") as progress:
-            for span in (span for span in spans if self.networks):
+            for span in spans:
+                if not self.networks:  # all have failed
+                    break
                 started, failures = time.time(), []
                 parts: dict[Extraction, list] = {each: [] for each in todo if span in todo[each]}
                 for _ in range(*span, first.batch_size):

@@ -245,6 +245,7 @@ def _transformers(name: str, folder: Path | None) -> LibraryModel:
     transformers.utils.logging.disable_progress_bar()
     transformers.utils.logging.set_verbosity_error()  # its reports of parameters have many lines
     repository, full_name = name.replace("--", "/", 1), f"hf_{name}"
+
     place = folder if folder is not None and (folder / "config.json").is_file() else repository
     try:
         config = transformers.AutoConfig.from_pretrained(place, trust_remote_code=False)

@@ -223,11 +223,6 @@ def list_models(category: str | None = None) -> list[str]:
     return [name for name, model in MODELS.items() if category in (None, model.category)]
 
 
-def pretraining(name: str) -> str:
-    """Return the pretraining data of a model by name: that of its row, else "unknown"."""
-    return MODELS[name].pretraining if name in MODELS else "unknown"
-
-
 _COLUMNS = ("model", "label", "category", "pretraining", "dim", "input", "mean / std", "top-1", "file")
 
 

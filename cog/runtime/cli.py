@@ -13,9 +13,8 @@ from cog.errors import did_you_mean, printable
 
 _CONFIG_KEY = re.compile(r"[A-Z][A-Z0-9_]*(\.[A-Z][A-Z0-9_]*)+")
 
-CONFIG_HELP = """KEY VALUE pairs anywhere on the command line override the configuration, for example
-`EVAL.SEED 55 CLF.N_SHOT 8`. All keys and defaults: configs/default.py. An argument given as None or null
-counts as not given."""
+CONFIG_HELP = """KEY VALUE pairs anywhere override the configuration, such as `EVAL.SEED 55 CLF.N_SHOT 8`. All
+keys and defaults: configs/default.py. An argument given as None or null counts as not given."""
 
 
 class Parser(argparse.ArgumentParser):

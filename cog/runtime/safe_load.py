@@ -129,7 +129,8 @@ class Reader(pickle._Unpickler):  # type: ignore[name-defined, misc]  # in Pytho
 
     dispatch[pickle.BUILD[0]] = lambda self: self.build(self.stack[-2], self.stack.pop())
     dispatch[pickle.BYTEARRAY8[0]] = dispatch[pickle.BINBYTES8[0]]  # not as many as it announces
-    for _step in b"t\x85\x86\x87R\x81\x92iob":  # tuples, calls, new objects, states
+    for _name in ["TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "REDUCE", "NEWOBJ", "NEWOBJ_EX", "INST", "OBJ", "BUILD"]:
+        _step = getattr(pickle, _name)[0]
         dispatch[_step] = _judged(dispatch[_step])
 
 
