@@ -129,9 +129,9 @@ class Reader(pickle._Unpickler):  # type: ignore[name-defined, misc]  # in Pytho
 
     dispatch[pickle.BUILD[0]] = lambda self: self.build(self.stack[-2], self.stack.pop())
     dispatch[pickle.BYTEARRAY8[0]] = dispatch[pickle.BINBYTES8[0]]  # not as many as it announces
-    for _name in ["TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "REDUCE", "NEWOBJ", "NEWOBJ_EX", "INST", "OBJ", "BUILD"]:
-        _step = getattr(pickle, _name)[0]
-        dispatch[_step] = _judged(dispatch[_step])
+    _making = "TUPLE TUPLE1 TUPLE2 TUPLE3 REDUCE NEWOBJ NEWOBJ_EX INST OBJ BUILD"
+    for _name in _making.split():
+        dispatch[getattr(pickle, _name)[0]] = _judged(dispatch[getattr(pickle, _name)[0]])
 
 
 def load_pickle(path: str | os.PathLike[str], *, largest: int = 1 << 26) -> Any:
