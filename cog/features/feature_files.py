@@ -118,7 +118,8 @@ def open_file(path: str | os.PathLike[str]) -> FeatureSet:
         raise CogError(f"{path} holds {type(data).__name__}, expected a dict with dense tensors X and Y")
     x, y = tensors
     if x.ndim != 2 or y.ndim != 1 or len(x) != len(y) or not 0 < x.nbytes <= x.untyped_storage().nbytes():
-        raise CogError(f"{path}: X is {tuple(x.shape)}, Y {tuple(y.shape)}, expected (n, d) and (n,), n > 0")
+        shapes = f"X is {tuple(x.shape)} in {x.untyped_storage().nbytes()} bytes, Y {tuple(y.shape)}"
+        raise CogError(f"{path}: {shapes}, expected (n, d) and (n,), n > 0, with every value stored")
     if not x.is_floating_point() or y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
         raise CogError(f"{path}: X is {x.dtype} and Y is {y.dtype}, expected float32 and int64")
     name = data.get("name")

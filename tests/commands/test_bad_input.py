@@ -122,7 +122,7 @@ logreg | | {w}/XY; complete | cut XY
 logreg | | {w}/XY; not a readable torch file | write XY b'hello world'
 logreg | | {w}/XY; (240,) | features XY dict(X=x.flatten())
 logreg | | {w}/XY; dense | features XY dict(X=x.to_sparse())
-logreg | | {w}/XY; expected all | features XY dict(X=x[:1].clone().expand(len(y), 8))
+logreg | | {w}/XY; in 32 bytes; every value | features XY dict(X=x[:1].clone().expand(len(y), 8))
 logreg | | {w}/XY; 30 of 30 rows; row 0 | features XY dict(X=x / 0)
 logreg | | 8; 6; dimensions | features TEST dict(X=x[:, :6])
 logreg | | test labels 7; no training features | features TEST dict(Y=y.where(y != 2, 7))
