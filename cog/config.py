@@ -1,6 +1,7 @@
 """The YACS configuration: defaults, the model's values, a file and the command line, merged and frozen."""
 
 import functools
+import itertools
 import os
 import re
 import reprlib
@@ -114,12 +115,21 @@ def read_yaml(path: str | os.PathLike[str]) -> dict[Any, Any]:
     try:
         if not os.path.isfile(path) or os.path.getsize(path) > 1 << 20:
             raise CogError(f"cannot read {path}: expected a file of at most a megabyte")
-        found = yaml.safe_load(Path(path).read_text(encoding="utf-8")) or {}
+        found = yaml.load(Path(path).read_text(encoding="utf-8"), _UniqueKeys) or {}
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:  # ValueError: an impossible date
         raise CogError(f"cannot read {path}: {error}") from error  # of YAML errors with line and column
     if not isinstance(found, dict):
         raise CogError(f"{path} has {type(found).__name__}, expected a mapping such as NAME: {{KEY: 8}}")
     return found
+
+
+class _UniqueKeys(yaml.SafeLoader):
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        names = sorted(str(key.value) for key, _ in node.value)
+        if twice := next((name for name, other in itertools.pairwise(names) if name == other), None):
+            raise yaml.MarkedYAMLError(problem=f"{twice} stands twice", problem_mark=node.start_mark)
+        return node
 
 
 def _flatten(tree: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

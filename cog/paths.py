@@ -8,8 +8,7 @@
         <dataset>/eval_<name>[_N<n_shot>]/seed-<seed>/
         <dataset>/analysis_<name>/
 
-``<models_root_dir>/limit-<N>/`` is a root for the first N images of the first N classes in the same layout,
-without checkpoints; other commands are given that root.
+``<models_root_dir>/limit-<N>/`` is such a root without checkpoints: first N images of the first N classes.
 """
 
 import functools
@@ -29,11 +28,6 @@ def limit_of(root: str | os.PathLike[str]) -> int:
     """Return N for a root ``limit-<N>``; 0 for all others."""
     match = re.fullmatch(r"limit-([1-9][0-9]{0,8})", os.path.basename(os.path.abspath(root)))
     return int(match[1]) if match else 0
-
-
-def limit_above(path: str | os.PathLike[str]) -> int:
-    """Return N for a path in or below a root ``limit-<N>``; 0 for all others."""
-    return next(filter(None, map(limit_of, [path, *Path(os.path.abspath(path)).parents])), 0)
 
 
 def split_model_name(model: str, *, flag: str = "--model") -> tuple[str, str]:

@@ -96,7 +96,8 @@ def read_folder(folder: str | os.PathLike[str], *, seeds: Collection[int] | None
     parts, parsed = path.parts[-4:], paths.parse_evaluation_folder(path.name)
     is_model = len(parts) == 4 and "_" not in parts[0] and constants.is_model_name("_".join(parts[:2]))
     model, dataset = ("_".join(parts[:2]), parts[2]) if parsed and is_model else ("", "")
-    reader = _Reader(paths.limit_above(path), seeds)
+    limit = next(filter(None, map(paths.limit_of, path.parents)), 0)
+    reader = _Reader(limit, seeds)
     reader.list_runs(str(path), (model, dataset, *(parsed or (LOGREG, None))))
     return reader.read()
 

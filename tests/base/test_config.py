@@ -156,7 +156,7 @@ def test_unknown_keys_are_answered_with_the_nearest(key, hint):
 BROKEN = [
     *("- 1\n", "just text", "CLF: [1", "CLF:\n\tN_EPOCHS: 1", "CLF: {N_EPOCHS: 2001-99-99}", "\udcff"),
     *("!!python/object/apply:os.system ['touch canary']", "CLF: {N_EPOCH: 1}", "CLF: 3", "[" * 1000),
-    *("CLF: {N_EPOCHS: {A: 1}}", "CLF: &again\n  N_SHOT: 8\n  MORE: *again\n"),
+    *("CLF: {N_EPOCHS: {A: 1}}", "CLF: &again\n  N_SHOT: 8\n  MORE: *again\n", "CLF: {N_SHOT: 1, N_SHOT: 2}"),
 ]
 
 
