@@ -20,9 +20,10 @@ from cog.logreg.search import TRIALS_FILE, Search, Trial, Unfinished
 from cog.logreg.settings import Settings
 from cog.runtime import seeds
 
-DATASETS, SPLITS = ("in1k", "cog_l1", "cog_l5"), ("train", "test")
+DATASETS, SPLITS = ("cog_l1", "cog_l5"), ("train", "test")
 
 QUICK = Settings(seed=22, n_trials=4, n_epochs=4, batch_size=64)
+REAL = Settings(seed=0, n_trials=11, n_epochs=20, batch_size=128)
 
 
 class Spy(Engine):
@@ -173,7 +174,7 @@ def real(shared_dir, tmp_path_factory):
         --in1k_images_root {miniature}/in1k --imagenet_images_root {miniature}/in21k
         --cog_levels_mapping_file {miniature}/cog_levels_mapping_file_balanced.pkl
         --cog_concepts_split_file {miniature}/cog_concepts_split_file.pkl
-        FT_EXTRACT.IMAGE_RESIZE_SIZE 128 FT_EXTRACT.IMAGE_CROP_SIZE 112"""
+        FT_EXTRACT.IMAGE_RESIZE_SIZE 96 FT_EXTRACT.IMAGE_CROP_SIZE 80"""
     extract_features.main(words.split())
     load = functools.partial(feature_files.load, normalize=True)
     return {name: [load(model / name / f"features_{split}") for split in SPLITS] for name in DATASETS}
@@ -182,49 +183,53 @@ def real(shared_dir, tmp_path_factory):
 @pytest.mark.slow
 def test_five_seeds_in_lockstep_predict_as_each_alone_on_real_features(real):
     """With given learning rate and weight decay; but for one test image at most."""
-    settings = Settings(seed=0, n_trials=0, lr_interval=(10.0, 10.0), wd_interval=(1e-6, 1e-6))
-    for train, test in real.values():
-        together = run(settings, *range(5), train=train, test=test)
-        for seed, result in enumerate(together):
-            (alone,) = run(settings, seed, train=train, test=test)
-            assert int((alone.predictions != result.predictions).sum()) <= 1
+    fixed = {"n_trials": 0, "lr_interval": (10.0, 10.0), "wd_interval": (1e-6, 1e-6)}
+    settings, (train, test) = dataclasses.replace(REAL, **fixed), real["cog_l1"]
+    together = run(settings, *range(5), train=train, test=test)
+    for seed, result in enumerate(together):
+        (alone,) = run(settings, seed, train=train, test=test)
+        assert int((alone.predictions != result.predictions).sum()) <= 1
 
 
-def original(train, test, rows, val, seed, n_shot):
-    """The original toolkit's protocol on rows of a split: 15 trials of 40 epochs, and the final training."""
-    torch.manual_seed(seed)
-    study = study_of(seed)
+def original(train, test, settings):
+    """The original toolkit's protocol on the rows of a seed: accuracies of its trials, and the final one."""
+    torch.manual_seed(settings.seed)  # initial weights and orders are its own
+    rows, val = sampling.split_train_val(train.y, val_frac=0.2, rng=seeds.numpy_rng(settings.seed, "split"))
+    study, final = study_of(settings.seed), torch.arange(len(train.y))
+    if n_shot := settings.n_shot:
+        rngs = [seeds.numpy_rng(settings.seed, "draw", phase=one, n_shot=n_shot) for one in seeds.PHASES]
+        rows, _ = sampling.draw_few_shot(train.y, rows, n_shot=n_shot, rng=rngs[0])
+        final, _ = sampling.draw_few_shot(train.y, final, n_shot=n_shot, rng=rngs[1])
 
     def fit(part, scored, lr, wd):
         model = torch.nn.Linear(train.x.shape[1], len(torch.unique(train.y)))
-        sets = (train.x[part], train.y[part]), scored
-        return plain_logreg.fit(model, *sets, lr=lr, wd=wd, n_epochs=40)["test/top1"]
+        how = {"lr": lr, "wd": wd, "n_epochs": settings.n_epochs, "batch_size": settings.batch_size}
+        return plain_logreg.fit(model, (train.x[part], train.y[part]), scored, **how)["test/top1"]
 
     def objective(trial):
         return (fit(rows, (train.x[val], train.y[val]), *suggest(trial)) or [0.0])[-1]
 
-    study.optimize(objective, 15)
-    final = torch.arange(len(train.y))
-    if n_shot:
-        final, _ = sampling.draw_few_shot(train.y, final, n_shot=n_shot, rng=np.random.default_rng([seed, 1]))
-    return fit(final, (test.x, test.y), study.best_params["lr"], study.best_params["wd"])[-1]
+    study.optimize(objective, settings.n_trials)
+    accuracy = fit(final, (test.x, test.y), study.best_params["lr"], study.best_params["wd"])[-1]
+    return [trial.value for trial in study.trials], accuracy
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("n_shot", [0, 4])
-@pytest.mark.parametrize("dataset", DATASETS)
-def test_no_bias_against_the_original_toolkit_on_real_features(real, dataset, n_shot):
-    """Means over ten seeds, whose splits and draws are independent, within three standard errors."""
-    train, test = real[dataset]
-    settings = Settings(seed=0, n_trials=15, n_epochs=40, n_shot=n_shot)
-    results = run(settings, *range(10), train=train, test=test)
-    ours = [result.logs["test/top1"][-1] for result in results]
-    theirs = []
-    for seed in range(100, 110):
-        rng = np.random.default_rng(seed)
-        rows, val = sampling.split_train_val(train.y, val_frac=0.2, rng=rng)
-        if n_shot:
-            rows, _ = sampling.draw_few_shot(train.y, rows, n_shot=n_shot, rng=rng)
-        theirs.append(original(train, test, rows, val, seed, n_shot))
-    error = math.hypot(np.std(ours, ddof=1), np.std(theirs, ddof=1)) / math.sqrt(10)
-    assert abs(np.mean(ours) - np.mean(theirs)) <= 3 * error + 0.2
+def test_no_bias_against_the_original_toolkit_on_real_features(real, n_shot):
+    """Pairs of runs on the same rows, whose initial weights and orders differ; both for all data sets.
+
+    The mean of ten random trials, whose learning rates and weight decays are equal, differs by 0.6 to 1.2
+    points between the runs of a pair (standard deviation), the final accuracy, of pairs that each chooses,
+    by 2.2. So a bias of 1.5 or 3 points is more than three standard errors of the mean of six pairs.
+    """
+    of_trials, of_runs = [], []
+    for first, (train, test) in zip((0, 3), real.values(), strict=True):
+        settings = [dataclasses.replace(REAL, n_shot=n_shot, seed=first + i) for i in range(3)]
+        results = run(settings[0], *(one.seed for one in settings), train=train, test=test)
+        for one, result in zip(settings, results, strict=True):
+            values, accuracy = original(train, test, one)
+            ours = [trial.val_top1 for trial in result.trials]
+            of_trials.append(np.mean(ours[:10]) - np.mean(values[:10]))
+            of_runs.append(result.logs["test/top1"][-1] - accuracy)
+    assert abs(np.mean(of_trials)) < 1.5 and abs(np.mean(of_runs)) < 3
