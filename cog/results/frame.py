@@ -45,8 +45,7 @@ _TYPES: dict[str, Any] = {"n_shot": int, "seed": "Int64", "value": float, "std":
 #: ``source`` of runs and analyses found on disk, and ``evaluation`` of the protocol's classifier.
 RUNS, LOGREG = "runs", "logreg"
 
-#: ``data`` of results on the benchmark's counts of classes and images, and of results without recorded
-#: counts, which get the benefit of the doubt.
+#: ``data`` of results on the benchmark's counts of classes and images, and of those without known counts.
 BENCHMARK, UNKNOWN = "benchmark", "unknown"
 
 _LABELS = {constants.IN1K: "IN-1K", constants.IN1K_BLURRED: "IN-1K-b"}
@@ -63,8 +62,8 @@ def scores_of(rows: Sequence[Mapping[str, Any]] | pd.DataFrame, *more: str) -> p
     frame = pd.DataFrame(rows, columns=[*SCORES, *more], dtype=object).astype(_TYPES)
     frame["data"] = frame["data"].where(frame["data"].notna(), UNKNOWN)
     frame["protocol"] = frame["protocol"].where(frame["protocol"].notna(), "")
-    for name in ("correct", "classes", "features", "folder", *more):
-        frame[name] = frame[name].where(frame[name].notna(), None)  # NaN is true
+    names = ["correct", "classes", "features", "folder", *more]
+    frame[names] = frame[names].where(frame[names].notna(), None)  # NaN is true
     return frame
 
 
@@ -88,14 +87,16 @@ def average(scores: pd.DataFrame, seeds: Sequence[int] = ()) -> pd.DataFrame:
     """
     scores = _apart(scores)
     # What is unknown may be the data of the other seeds.
-    scores = scores.assign(data=scores["data"].replace(UNKNOWN, None))
-    groups = scores.sort_values("seed", kind="stable").groupby(PLACE, sort=False)
+    scores = scores.assign(data=scores["data"].replace(UNKNOWN, None)).sort_values("seed", kind="stable")
+    groups = scores.groupby(PLACE, sort=False)
     means = groups[["std", "images", *ALIKE, "classes", "pretraining"]].first()
     means = means.assign(value=groups["value"].mean(), n_seeds=groups["seed"].count())
     means["std"] = groups["value"].std(ddof=0).where(means["n_seeds"] > 1, means["std"])
     for name, column in (("counts", "correct"), ("values", "value")):
-        pairs = zip(groups["seed"].agg(list), groups[column].agg(list), strict=True)
-        means[name] = [{int(s): v for s, v in zip(*pair, strict=True) if not pd.isna(s)} for pair in pairs]
+        by_seed: list[dict[int, Any]] = [{} for _ in range(len(means))]
+        for place, seed, one in zip(groups.ngroup(), scores["seed"], scores[column], strict=True):
+            by_seed[place].update({} if pd.isna(seed) else {int(seed): one})
+        means[name] = by_seed
     means["missing"] = _missing(means, seeds)
     means[["low", "high"]] = np.reshape(np.array([_ends(c) for c in means["counts"]], float), (-1, 2))
     means["note"] = ""
@@ -169,12 +170,11 @@ def in_order(frame: pd.DataFrame, models: Sequence[str] = ()) -> pd.DataFrame:
         "n_shot": int,
         "metric": natural_key,
     }
-    codes = {}
+    codes = []
     for column, key in keys.items():
-        names = sorted(frame[column].unique(), key=key)
-        codes[column] = frame[column].map({name: rank for rank, name in enumerate(names)})
-    order = pd.DataFrame(codes, index=frame.index).sort_values(list(keys), kind="stable").index
-    return frame.loc[order].reset_index(drop=True)
+        code = {name: number for number, name in enumerate(sorted(frame[column].unique(), key=key))}
+        codes.append([code[name] for name in frame[column]])
+    return frame.iloc[np.lexsort(codes[::-1])].reset_index(drop=True)
 
 
 def natural_key(name: str) -> tuple[Any, ...]:

@@ -158,10 +158,9 @@ class _Reader:
     def read(self, root: str = "") -> Results:
         """Read the listed runs whose seed is in no other folder, and return all results."""
         for place, (path, *others) in self._runs.items():
+            why = f"seed {place.seed} of this evaluation is in several folders; keep one of them"
             for one in [path, *others] if others else ():
-                self.skip(
-                    one, f"seed {place.seed} of this evaluation is in several folders; keep one of them"
-                )
+                self.skip(one, why)
             try:
                 self._rows += [] if others else records.read_run(path, place, self._features)
             except CogError as error:
@@ -172,8 +171,7 @@ class _Reader:
         made = ((model, features.get("pretraining")) for (model, *_), features in self._features.items())
         known = {model: stated for model, stated in made if stated in constants.PRETRAINING}
         scores["pretraining"] = [known.get(name) or pretraining(name) for name in scores["model"]]
-        skipped = sorted(self._skipped, key=lambda one: str(one.path))
-        return Results(scores, skipped, self._features, root)
+        return Results(scores, sorted(self._skipped, key=lambda one: str(one.path)), self._features, root)
 
     def _of_same_features(self, scores: pd.DataFrame) -> pd.DataFrame:
         """Leave out runs on other features than most runs of their evaluation, model and data set have.
@@ -182,6 +180,8 @@ class _Reader:
         """
         kind = ["evaluation", "model", "dataset"]
         known = scores[scores["features"].notna() & (scores["metric"] == "top1")]
+        if not known.drop_duplicates([*kind, "features"]).duplicated(kind).any():
+            return scores
         known = known.assign(end=known["details"].map(lambda details: details["finished"] or ""))
         usual = known.groupby([*kind, "features"]).agg(n=("end", "size"), end=("end", "max")).reset_index()
         usual = usual.sort_values(["n", "end", "features"]).drop_duplicates(kind, keep="last")
