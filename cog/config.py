@@ -1,5 +1,6 @@
 """The YACS configuration: defaults, the model's values, a file and the command line, merged and frozen."""
 
+import copy
 import functools
 import itertools
 import os
@@ -19,6 +20,7 @@ from cog.errors import CogError, did_you_mean
 from cog.paths import split_model_name
 
 FINETUNE = "finetune"  # name of the runs of fine-tuning, where EVAL.NAME has its default
+_executed = functools.cache(lambda file, contents: runpy.run_path(file))  # what a Python file defines
 
 
 def check_values(cfg: CfgNode) -> None:
@@ -56,7 +58,8 @@ def configs_dir() -> Path:
 
 def default_cfg(name: str = "_C") -> Any:
     """Return a fresh, unfrozen copy of the defaults in ``configs/default.py``, or another value there."""
-    return runpy.run_path(str(configs_dir() / "default.py"))[name]
+    path = configs_dir() / "default.py"
+    return copy.deepcopy(_executed(str(path), path.read_bytes())[name])
 
 
 def get_cfg(
@@ -81,8 +84,7 @@ def get_cfg(
                 raise CogError(f"{path} matches no model name (<title>_<architecture>): rename it")
             if path.stem == model_name:
                 values += [(key, _parse(value), str(path)) for key, value in _flatten(read_yaml(path))]
-    pairs = zip(opts[::2], opts[1::2], strict=True)
-    values += [(key, _parse(text), "the command line") for key, text in pairs]
+    values += [(k, _parse(v), "the command line") for k, v in zip(opts[::2], opts[1::2], strict=True)]
     cfg = default_cfg()
     # Any source can choose geometry and type of the classifier, which decide about defaults of other keys.
     _merge(cfg, values)

@@ -30,8 +30,7 @@ POOLINGS = ("default", "cls", "mean", "cls+mean", *(f"last{n}" for n in range(2,
 #: Kinds of pretraining data, from which it follows whether the concepts of the levels were unseen.
 PRETRAINING = ("IN-1K", "IN-21K", "IN-1K + other", "web", "unknown")
 
-#: Values of ``CLF.TYPE``, with the keys that each sets by default: for MLPs as in the first version of the
-#: paper (supplement C.3; its search intervals are those of its section B).
+#: Values of ``CLF.TYPE`` and the keys that each sets: for MLPs as in the paper's first version (C.3, B).
 CLASSIFIERS: dict[str, dict[str, object]] = {
     "logreg": {},
     "mlp": {"NORM_FTS": False, "LR_INTV": (1e-1, 1e2), "WD_INTV": (1e-8, 1e-4)},

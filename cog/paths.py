@@ -84,8 +84,7 @@ class ModelDir:
 
 def features_file(path: str | os.PathLike[str]) -> Path:
     """Return the path of an ``X_Y.pth`` from its own path or that of its folder."""
-    path = Path(path)
-    return path / constants.FEATURES_FILE if path.is_dir() else path
+    return Path(path, constants.FEATURES_FILE) if os.path.isdir(path) else Path(path)
 
 
 def evaluation_folder(name: str, n_shot: int) -> str:
