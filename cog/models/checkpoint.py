@@ -83,8 +83,8 @@ def read_state(path: Path, expected: Collection[str]) -> State:
 
 def load_paper_model(row: PaperModel, path: Path, *, classifier: bool = False) -> nn.Module:
     """Build a model's network and load its checkpoint, the authors' or of another form; else a CogError."""
-    network = networks.build(row, classifier=classifier)
     flat = _flat(path, row.prefix)
+    network = networks.build(row, classifier=classifier)
     if row.rename and (theirs := _below(flat, row.prefix)):
         state = getattr(renames, row.rename)(theirs, network)
     else:

@@ -20,16 +20,17 @@ import torch
 from cog.runtime import files, safe_load
 
 
-def leaves(tree: dict[Any, Any], above: str = "", left: Any = None) -> Iterator[tuple[str, Any]]:
+def leaves(tree: dict[Any, Any]) -> Iterator[tuple[str, Any]]:
     """Yield what nested dicts hold, named by its path: ``state_dict.conv1.weight``."""
-    left = left or iter(range(1 << 20))  # entries; dicts may contain themselves
-    for name, value in tree.items():
-        if next(left, None) is None or len(above) > 1000:
-            raise ValueError("dicts in dicts without end")
+    left, waiting = 1 << 20, [("", tree)]  # entries; dicts may contain themselves
+    while waiting:
+        name, value = waiting.pop()
         if isinstance(value, dict):
-            yield from leaves(value, f"{above}{name}.", left)
+            if (left := left - len(value)) < 0 or len(name) > 1000:
+                raise ValueError("dicts in dicts without end")
+            waiting += [(f"{name}{key}.", inner) for key, inner in reversed(value.items())]
         else:
-            yield f"{above}{name}", value
+            yield name.removesuffix("."), value
 
 
 # --- TensorFlow

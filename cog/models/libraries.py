@@ -183,9 +183,8 @@ def _torchvision(name: str, folder: Path | None) -> LibraryModel:
         return network, None
 
     preset = weights.transforms()
-    sizes = preset.crop_size[0], preset.resize_size[0]
-    mean, std = tuple(preset.mean), tuple(preset.std)
-    return LibraryModel(Preprocess(*sizes, mean, std, preset.interpolation.value), load)
+    values = preset.crop_size[0], preset.resize_size[0], tuple(preset.mean), tuple(preset.std)
+    return LibraryModel(Preprocess(*values, preset.interpolation.value), load)
 
 
 # --- open_clip: image towers, with the output of ``encode_image``, not normalized
