@@ -104,7 +104,7 @@ class TrainingDecoder(Decoder):
     def decode(self, data: bytes, row: int) -> np.ndarray:
         """Return a random part of an image, as RandomResizedCrop of torchvision, or its mirror image."""
         image: Any = load_rgb(data, load_truncated=self.load_truncated)
-        torch.manual_seed(self.recipe.seed("image", self.epoch, int(self.order[row])))
+        torch.default_generator.manual_seed(self.recipe.seed("image", self.epoch, int(self.order[row])))
         box = RandomResizedCrop.get_params(image, list(self.recipe.ft.CROP_SCALE), CROP_RATIO)
         part = resized_crop(image, *box, [self.preprocess.size] * 2, InterpolationMode.BICUBIC)
         return np.asarray(part)[:, ::-1] if torch.rand(1) < 0.5 else np.asarray(part)
