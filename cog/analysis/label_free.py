@@ -5,8 +5,6 @@ import math
 
 import numpy as np
 import torch
-from sklearn import metrics
-from sklearn.cluster import kmeans_plusplus
 
 from cog.analysis.base import AnalysisInput, analysis
 from cog.errors import CogError
@@ -49,6 +47,8 @@ def agreement(classes: np.ndarray, clusters: np.ndarray) -> dict[str, float]:
     ``purity_v1``: mean over classes of the share of a class in the cluster that has most of it (v1, Eq. 3, by
     the size of the class, as its table requires); ``purity``: share of the most frequent class of a cluster.
     """
+    from sklearn import metrics  # takes a second
+
     table = np.asarray(metrics.cluster.contingency_matrix(classes, clusters))
     return {
         "purity_v1": float((table.max(axis=1) / table.sum(axis=1)).mean()),
@@ -61,6 +61,8 @@ def agreement(classes: np.ndarray, clusters: np.ndarray) -> dict[str, float]:
 
 def starting_centers(x: torch.Tensor, k: int, seed: int, mean: torch.Tensor) -> torch.Tensor:
     """Return the centers ``(k, d)`` of k-means++ (scikit-learn) on 100 k rows, both of the seed."""
+    from sklearn.cluster import kmeans_plusplus
+
     sample = np.random.default_rng(seed).permutation(len(x))[: 100 * k]
     rows = x[torch.from_numpy(np.sort(sample)).to(x.device)].cpu() - mean.cpu()
     return torch.from_numpy(kmeans_plusplus(rows.numpy(), k, random_state=seed)[0]).to(mean.device) + mean
@@ -126,10 +128,8 @@ def alignment(data: AnalysisInput, x: torch.Tensor, y: torch.Tensor, mean: torch
     The sum over the pairs of m rows is m times the sum of |x|^2 minus the square of the sum of x.
     """
     labels, y, n = torch.unique(y, return_inverse=True, return_counts=True)
-    squares = torch.cat(
-        [block.double().square().sum(dim=1, keepdim=True) for _, block in data.blocks(x, mean)]
-    )
-    of_class = data.sums(squares, y, len(labels))[:, 0] * n.to(data.device)
+    squares = [block.double().square().sum(dim=1, keepdim=True) for _, block in data.blocks(x, mean)]
+    of_class = data.sums(torch.cat(squares), y, len(labels))[:, 0] * n.to(data.device)
     total = float((of_class - data.sums(x, y, len(labels), mean).square().sum(dim=1)).sum())
     n_pairs = int((n * (n - 1) // 2).sum())
     return total / n_pairs if n_pairs else None
@@ -147,8 +147,7 @@ def uniformity(data: AnalysisInput, x: torch.Tensor, mean: torch.Tensor, *, t: f
             if j == 0:
                 exponents.masked_fill_(torch.ones_like(exponents, dtype=torch.bool).tril_(), -torch.inf)
             logs.append(exponents.flatten().double().logsumexp(dim=0))
-    n_pairs = len(x) * (len(x) - 1) // 2
-    return float(torch.stack(logs).logsumexp(dim=0)) - math.log(n_pairs)
+    return float(torch.stack(logs).logsumexp(dim=0)) - math.log(len(x) * (len(x) - 1) // 2)
 
 
 @analysis("knn", keys=("KNN_K",))
@@ -211,10 +210,8 @@ def _labels(data: AnalysisInput, train: FeatureSet, test: FeatureSet) -> tuple[t
     index = torch.searchsorted(labels, test.y.contiguous()).clamp(max=len(labels) - 1)
     targets = torch.where(labels[index] == test.y, index, -1)
     if unseen := test.y[targets < 0].unique().tolist():
-        found = (
-            f"{len(unseen)} classes of the test features (label {unseen[0]} ...) have no training features"
-        )
-        logger.warning("%s%s: their images count as errors", data.label, found)
+        found = f"{len(unseen)} classes of the test features (label {unseen[0]} ...)"
+        logger.warning("%s%s have no training features: their images count as errors", data.label, found)
     return y, targets
 
 

@@ -13,8 +13,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from matplotlib.figure import Figure
-from scipy import stats
 
 from cog import config, constants
 from cog.analysis.base import AnalysisInput, analysis
@@ -99,8 +97,7 @@ def class_names(file: Path | None, dataset: str | None, n_classes: int) -> list[
 def load_classifier(run: Any, data: AnalysisInput) -> tuple[torch.Tensor, torch.Tensor, bool]:
     """Return float32 weight ``(C, d)`` and bias ``(C,)`` of a run, and whether it takes unit rows."""
     path = Path(run.folder, run.details["final"], "model.pth")
-    content = load_torch(path)
-    state: Any = mapping(mapping(content).get("model"))
+    state: Any = mapping(mapping(load_torch(path)).get("model"))
     weight, bias = (state.get(key) for key in ("weight", "bias"))
     are_tensors = isinstance(weight, torch.Tensor) and isinstance(bias, torch.Tensor)
     if not are_tensors or weight.ndim != 2 or bias.shape != weight.shape[:1]:
@@ -151,19 +148,23 @@ def concepts(data: AnalysisInput) -> dict[str, Number]:
     known = table[table["similarity"].notna()]
     data.details.update(n_concepts=len(table), n_with_similarity=len(known))
     value, low, high = spearman(known["similarity"].to_numpy(), known["accuracy"].to_numpy())
-    accuracy = table["accuracy"].mean()
-    return {"accuracy": accuracy, "spearman": value, "spearman_low": low, "spearman_high": high}
+    numbers = {"spearman": value, "spearman_low": low, "spearman_high": high}
+    return {"accuracy": table["accuracy"].mean(), **numbers}
 
 
 def spearman(x: np.ndarray, y: np.ndarray) -> tuple[float | None, float | None, float | None]:
     """Return Spearman's correlation of two ``(n,)`` and its 95 % bootstrap interval; None: undefined."""
 
+    def ranks(places: np.ndarray) -> np.ndarray:  # equals share the mean of their ranks
+        counts = np.bincount(places)
+        return (counts.cumsum() - (counts - 1) / 2)[places]
+
     def correlation(rows: np.ndarray) -> float:
-        a, b = stats.rankdata(x[rows]), stats.rankdata(y[rows])
+        a, b = (ranks(values[rows]) for values in places)
         return float(np.corrcoef(a, b)[0, 1]) if np.ptp(a) and np.ptp(b) else np.nan
 
-    every = np.arange(len(x))
-    value = correlation(every) if len(x) > 2 else np.nan
+    every, places = np.arange(len(x)), [np.unique(values, return_inverse=True)[1] for values in (x, y)]
+    value = correlation(every) if len(x) > 2 and not np.isnan(x + y).any() else np.nan
     if np.isnan(value):
         return None, None, None
     rng = np.random.default_rng(0)
@@ -268,6 +269,8 @@ def predict(
 
 def _draw(path: Path, table: pd.DataFrame, root: Path) -> None:
     """Draw the images of rows of the list, each with its concept and its prediction."""
+    from matplotlib.figure import Figure
+
     images = find_images(root, {name.rpartition("/")[0] for name in table.image}).image_list("", "")
     rows = {images.file(row): row for row in range(len(images))}
     n_lines = -(-len(table) // _COLUMNS)

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import timm
 import torch
 from PIL import Image
 from torch.nn import functional
@@ -98,6 +97,8 @@ def _classifiers(device: torch.device) -> Iterator[tuple[bool, str]]:
 
 
 def _extraction(device: torch.device) -> Iterator[tuple[bool, str]]:
+    import timm
+
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(0)
         network = timm.create_model(NETWORK, num_classes=0, zero_init_last=False)
