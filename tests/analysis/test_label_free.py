@@ -6,8 +6,6 @@ import numpy as np
 import pytest
 import torch
 from marks import first_quick
-from sklearn import cluster
-from sklearn import neighbors as sklearn_neighbors
 
 from cog.analysis import base, label_free
 from cog.config import get_cfg
@@ -45,6 +43,8 @@ def plain_lloyd(x: torch.Tensor, centers: torch.Tensor) -> tuple[torch.Tensor, t
 
 
 def test_kmeans_from_the_same_start_ends_where_a_textbook_and_scikit_learn_do(monkeypatch):
+    from sklearn.cluster import KMeans
+
     monkeypatch.setattr(base.AnalysisInput.blocks, "__kwdefaults__", {"size": 700})
     x = clouds(3000, 64, 30, spread=0.8).x
     start = x[np.random.default_rng(0).choice(3000, 30, replace=False)]
@@ -52,7 +52,7 @@ def test_kmeans_from_the_same_start_ends_where_a_textbook_and_scikit_learn_do(mo
     centers, expected, of_expected = plain_lloyd(x, start)
     assert torch.equal(labels, expected) and inertia == pytest.approx(of_expected, rel=1e-6)
     np.testing.assert_allclose(found, centers, atol=1e-6)
-    theirs = cluster.KMeans(30, init=start.double().numpy(), n_init=1).fit(x.double().numpy())
+    theirs = KMeans(30, init=start.double().numpy(), n_init=1).fit(x.double().numpy())
     _, inertia, labels = fit(x, start)
     assert inertia == pytest.approx(theirs.inertia_, rel=1e-6) and (labels.numpy() == theirs.labels_).all()
 
@@ -101,6 +101,8 @@ def data_of(train: FeatureSet, test: FeatureSet, ks: list[int]) -> base.Analysis
 
 
 def test_neighbors_vote_as_in_scikit_learn(monkeypatch):
+    from sklearn.neighbors import KNeighborsClassifier, NearestCentroid
+
     monkeypatch.setattr(label_free, "_TRAIN_BLOCK", 500)
     monkeypatch.setattr(label_free, "_TEST_BLOCK", 150)
     train, test = clouds(1600, 40, 11), clouds(400, 40, 11, seed=1)
@@ -109,14 +111,14 @@ def test_neighbors_vote_as_in_scikit_learn(monkeypatch):
     nearest = cosines.sort(dim=1, descending=True).values[:, :200]
     torch.testing.assert_close(similarity.double(), nearest, atol=1e-6, rtol=0)
     torch.testing.assert_close(cosines.gather(1, index), nearest, atol=1e-6, rtol=0)
-    centroids = sklearn_neighbors.NearestCentroid().fit(train.x.double().numpy(), train.y.numpy())
+    centroids = NearestCentroid().fit(train.x.double().numpy(), train.y.numpy())
     means = DATA.sums(train.x, train.y, 11) / train.y.bincount()[:, None]
     torch.testing.assert_close(means, torch.from_numpy(centroids.centroids_), atol=1e-9, rtol=0)
     ks = [1, 5, 20, 200]
     found = label_free.knn(data_of(train, test, ks))
     for k in ks:
         options = {"metric": "cosine", "algorithm": "brute", "weights": lambda d: np.exp((1.0 - d) / 0.07)}
-        theirs = sklearn_neighbors.KNeighborsClassifier(k, **options)
+        theirs = KNeighborsClassifier(k, **options)
         theirs.fit(train.x.double().numpy(), train.y.numpy())
         p = theirs.predict_proba(test.x.double().numpy())
         of_class = p[np.arange(400), test.y.numpy()]

@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import scipy
 import tiny
 import torch
 from analyzed_models import DIM, LEVEL, analyze, read, table, write_features, write_run
 from PIL import Image
-from scipy import stats
 
 import cog.analysis
 from cog.analysis import base, trained
@@ -82,9 +82,9 @@ def test_the_interval_is_that_of_a_plain_bootstrap():
     x, y = np.random.default_rng(1).normal(size=(2, 200)).round(1)
     y += x
     value, low, high = trained.spearman(x, y)
-    assert value == pytest.approx(stats.spearmanr(x, y).statistic)
+    assert value == pytest.approx(scipy.stats.spearmanr(x, y).statistic)
     options = {"paired": True, "vectorized": False, "method": "percentile", "n_resamples": 1000}
-    plain = stats.bootstrap((x, y), lambda a, b: stats.spearmanr(a, b).statistic, **options)
+    plain = scipy.stats.bootstrap((x, y), lambda a, b: scipy.stats.spearmanr(a, b).statistic, **options)
     assert [low, high] == pytest.approx(list(plain.confidence_interval), abs=0.02)
     assert trained.spearman(np.ones(9), y[:9]) == (None, None, None)
 
@@ -177,8 +177,9 @@ def test_confident_equals_the_matrix_product(crossed):
     assert [int(row["n_seeds"]) for row in rows] == [sum(p[:, row].max(1) > 0.99) for row in expected]
 
 
-def test_the_picture_shows_the_first_images(crossed, tmp_path, caplog):
+def test_the_picture_shows_the_first_images(crossed, tmp_path, caplog, monkeypatch):
     models, *_ = crossed
+    monkeypatch.setattr(trained, "_N_SHOWN", 7)
     root, described = tmp_path / "in21k", models / "my/net/cog_l1/features_test/features.json"
     tiny.write_class_folders(root, classes=LEVEL["cog_l1"], n_images=40)
     analyze(models, CONFIDENT)
@@ -190,7 +191,7 @@ def test_the_picture_shows_the_first_images(crossed, tmp_path, caplog):
     analyze(models, CONFIDENT, "--overwrite")
     assert f"{first} cannot be read below" in caplog.text
     with Image.open(picture) as drawn:
-        assert drawn.width > 800 and drawn.height > 200 and len(drawn.getcolors(1 << 20)) > 100
+        assert drawn.size == (1200, 480) and len(drawn.getcolors(1 << 20)) > 100  # two lines of six
 
 
 def test_labels_that_were_renumbered_in_training_keep_their_names(models):

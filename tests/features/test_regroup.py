@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
+import scipy
 import tiny
 import torch
 from analyzed_models import write_run
-from scipy import stats
 
 from cog import constants
 from cog.commands import logreg
@@ -73,7 +73,7 @@ def test_rows_follow_their_concepts_and_kinds_of_levels_are_compared(tmp_path, r
     lines = capsys.readouterr().out.splitlines()
     rows = lines[lines.index("tiny_net: top-1 (%), mean over seeds") + 2 :]
     drawn = [50.0, 70.0, 90.0]
-    low, high = stats.t.interval(0.95, 2, loc=np.mean(drawn), scale=stats.sem(drawn))
+    low, high = scipy.stats.t.interval(0.95, 2, loc=np.mean(drawn), scale=scipy.stats.sem(drawn))
     expected = ["L1 L2", "published (Lin) 80.0 50.0", "Wu-Palmer 80.0 60.0", "3 random draws 70.0 70.0"]
     assert [" ".join(row.split()) for row in rows[:4]] == expected
     assert rows[4].startswith(f"± {(high - low) / 2:.2f}:") and (tmp_path / FIGURE).stat().st_size > 5000

@@ -15,7 +15,6 @@ import pytest
 import tiny
 from hypothesis import given
 from hypothesis import strategies as st
-from matplotlib.figure import Figure
 
 from cog import constants
 from cog.commands import build_levels
@@ -97,7 +96,7 @@ def toy(tmp_path, monkeypatch):
         made.figures[path.stem] = figure
         path.touch()
 
-    monkeypatch.setattr(Figure, "savefig", savefig)
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", savefig)
     return made
 
 
@@ -315,7 +314,7 @@ def build_real(shared_dir, wordnet, tmp_path_factory):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("cog.levels.wordnet.load_wordnet", lambda: wordnet)
             if flags:
-                patch.setattr(Figure, "savefig", lambda _, path, **options: path.touch())
+                patch.setattr("matplotlib.figure.Figure.savefig", lambda _, path, **options: path.touch())
             assert build_levels.main(argv.split()) == 0
         return out
 

@@ -135,7 +135,7 @@ def test_cut_and_damaged_files(name, tmp_path):
             victim.write_bytes(original[: int(len(original) * share)])
             line = refusal(name, path)
             assert "complete?" in line or "holds nothing" in line
-        for _ in range(40):
+        for _ in range(15):
             damaged = bytearray(original)
             for position in generator.integers(0, len(damaged), 4):
                 damaged[position] = generator.integers(256)

@@ -4,12 +4,10 @@ import json
 from pathlib import Path
 
 import numpy as np
-import open_clip
 import pytest
 import timm
 import torch
 import torchvision
-import transformers
 from hostile import Payload
 from huggingface_hub.errors import LocalEntryNotFoundError
 from marks import first_quick
@@ -72,6 +70,8 @@ PROCESSOR = {
 
 @pytest.fixture(scope="module")
 def small_models(tmp_path_factory):
+    import open_clip
+
     folder = tmp_path_factory.mktemp("open_clip")
     for name, vision in OPEN_CLIP.items():
         config = {"embed_dim": 24, "vision_cfg": vision, "text_cfg": _TEXT}
@@ -101,6 +101,8 @@ def images(size: int) -> torch.Tensor:
 
 def make_transformer(root: Path, kind: str):
     """Write configuration and weights of a small model ``hf_<kind>``, and return it."""
+    import transformers
+
     config = transformers.AutoConfig.for_model(kind, **TRANSFORMERS.get(kind, _SMALL))
     model = randomize(transformers.AutoModel.from_config(config))
     model.save_pretrained(root / "hf" / kind)
@@ -126,6 +128,8 @@ def released(full: str, root: Path, x: torch.Tensor, head: str = "") -> torch.Te
         write(root, full, network.state_dict())
         return seen[0]
     if library == "openclip":
+        import open_clip
+
         model, _, tag = name.partition(".")
         network = randomize(open_clip.create_model(model, pretrained=None, force_quick_gelu=tag == "quick"))
         write(root, full, network.state_dict())
@@ -232,6 +236,8 @@ def test_position_embeddings_of_timm_are_resized(tmp_path):
 @pytest.mark.parametrize("name", ["timm_test_resnet", "torchvision_resnet18", "openclip_vit.mine"])
 def test_own_weights_of_a_library_run_no_code(name, small_models, tmp_path, monkeypatch):
     """The file is in the library's cache; timm asks torch for everything in it, and gets weights alone."""
+    import open_clip
+
     file = tmp_path / "hub/checkpoints/resnet18-f37072fd.pth"
     file.parent.mkdir(parents=True)
 
@@ -276,6 +282,8 @@ def test_without_a_network(tmp_path, monkeypatch, caplog):
 
 
 def test_a_classifier_of_transformers_gives_its_class_token(tmp_path):
+    import transformers
+
     make_transformer(tmp_path, "vit")
     config = transformers.AutoConfig.for_model("vit", **_SMALL, num_labels=5)
     classifier = randomize(transformers.AutoModelForImageClassification.from_config(config))
@@ -320,6 +328,9 @@ PHOTO = Image.fromarray(NOISE).resize((467, 335), Image.Resampling.BICUBIC)
 
 def own_input(name: str, folder: Path) -> torch.Tensor:
     """Return the input that a library makes of the photo for a model."""
+    import open_clip
+    import transformers
+
     title, _, name = name.partition("_")
     model, _, tag = name.partition(".")
     if title == "timm":

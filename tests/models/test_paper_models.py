@@ -53,17 +53,15 @@ def test_parameters_and_width_are_those_of_the_paper(name):
     y = network(torch.empty(1, 3, row.size, row.size, device="meta"))
     assert tuple(y.shape) == (1, row.dim)
     if row.top1 is not None:
-        size = row.declared["model"].size
-        x = torch.empty(2, 3, size, size, device="meta")
-        assert tuple(networks.build(row, classifier=True).eval()(x).shape) == (2, 1000)
+        whole = networks.build(row, classifier=True)
+        assert row.head and all(whole.get_submodule(head)(y).shape == (1, 1000) for head in row.head)
 
 
 TOLERANCE = 1e-4
 INDEX = rules.load_index()
 
-#: Models that are quick to write; the others are slow.
-QUICK = ("nat_m4", "deit_small")
-FILES = sorted({entry["schema"] for entry in INDEX.values()}, key=lambda file: (file[:-5] not in QUICK, file))
+#: The first is quick to write; the others are slow.
+FILES = sorted({entry["schema"] for entry in INDEX.values()}, key=lambda file: (file != "nat_m4.json", file))
 
 
 def error(network, name: str, device: str = "cpu") -> float:
@@ -77,7 +75,7 @@ def error(network, name: str, device: str = "cpu") -> float:
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
-@pytest.mark.parametrize("file", first_quick(len(QUICK), FILES))
+@pytest.mark.parametrize("file", first_quick(1, FILES))
 def test_golden_features(file, tmp_path):
     names = [name for name, entry in INDEX.items() if entry["schema"] == file]
     path = rules.write_checkpoint(names[0], "A", tmp_path / "model.ckpt")
@@ -92,7 +90,7 @@ def test_golden_features(file, tmp_path):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("name", QUICK)
+@pytest.mark.parametrize("name", ["nat_m4", "deit_small"])
 def test_golden_features_on_a_gpu(name, tmp_path):
     network = cog.load_backbone(name, rules.write_checkpoint(name, "A", tmp_path / "model.ckpt"), "cuda")
     assert error(network, name, device="cuda") < 10 * TOLERANCE

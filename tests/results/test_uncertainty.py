@@ -5,8 +5,8 @@ from array import array
 
 import numpy as np
 import pytest
+import scipy
 from marks import first_quick
-from scipy import optimize, stats
 
 from cog.results import uncertainty
 from cog.results.concept_counts import ConceptCounts
@@ -29,9 +29,9 @@ def test_one_seed_is_students_t_over_concepts_with_two_more_images():
     found = uncertainty.difference(runs([one]), runs([other]))
     differences = 100 * (one - other) / 50
     assert found.mean == pytest.approx(differences.mean())
-    error = np.sqrt(stats.sem(differences) ** 2 + 2 * (100 / 2000) ** 2)
-    assert (found.low, found.high) == pytest.approx(stats.t.interval(0.95, 39, differences.mean(), error))
-    assert found.p == pytest.approx(2 * stats.t.sf(abs(differences.mean()) / error, 39))
+    error = np.sqrt(scipy.stats.sem(differences) ** 2 + 2 * (100 / 2000) ** 2)
+    assert (found.low, found.high) == pytest.approx(scipy.stats.t.interval(0.95, 39, found.mean, error))
+    assert found.p == pytest.approx(2 * scipy.stats.t.sf(abs(differences.mean()) / error, 39))
 
 
 def test_the_parts_are_those_of_a_table_of_variances():
@@ -67,9 +67,9 @@ def test_p_value_and_interval_say_the_same(shift, monkeypatch):
 
 def test_wilsons_interval_where_concepts_do_not_differ():
     found = uncertainty.accuracy(runs([[40] * 30]))
-    t = stats.t.ppf(0.975, 29)
+    t = scipy.stats.t.ppf(0.975, 29)
     for end, between in ((found.low, (0, 0.8)), (found.high, (0.8, 1))):
-        root = optimize.brentq(lambda q: (0.8 - q) ** 2 - t * t * q * (1 - q) / 1500, *between)
+        root = scipy.optimize.brentq(lambda q: (0.8 - q) ** 2 - t * t * q * (1 - q) / 1500, *between)
         assert end == pytest.approx(100 * root)
 
 
@@ -118,7 +118,7 @@ def test_a_handful_of_images_is_as_telling_as_in_a_sign_test(n_concepts):
         one, other = np.full((2, n_concepts), 10)
         one[:n] += 1
         found = uncertainty.difference(runs([one] * 5, 16), runs([other] * 5, 16))
-        exact = stats.binomtest(n, n).pvalue
+        exact = scipy.stats.binomtest(n, n).pvalue
         assert (found.p < 0.05) == (exact < 0.05), (n, found.p, exact)
 
 
