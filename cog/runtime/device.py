@@ -3,6 +3,7 @@
 import contextlib
 import glob
 import os
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,19 +23,20 @@ def resolve_device(name: str | None) -> torch.device:
         # A scheduler keeps the device file of a GPU that this job does not have, but denies access to it.
         granted = any(os.access(path, os.R_OK | os.W_OK) for path in glob.glob("/dev/nvidia[0-9]*"))
         name = "cuda" if torch.cuda.is_available() or (granted and not hidden) else "cpu"
-    kind, _, index = name.partition(":")
-    if kind not in ("cpu", "cuda") or not (index.isdecimal() or name == kind):
+    if not re.fullmatch(r"cpu|cuda(:[0-9]{1,2})?", name):
         raise CogError(f"--device {name} is not a device; expected cpu, cuda or cuda:<index>")
-    if kind == "cpu":
-        return torch.device("cpu")
-    device = torch.device("cuda", int(index or (this_rank().local if torch.cuda.device_count() > 1 else 0)))
+    if name == "cpu":
+        return torch.device(name)
+    index = this_rank().local if torch.cuda.device_count() > 1 else 0
+    device = torch.device(name if ":" in name else f"cuda:{index}")
     try:
         x = torch.ones(64, 64, device=device)
         if (x @ x).sum().item() != 64**3:  # exact in every arithmetic
             raise RuntimeError("its matrix products are wrong")
     except (RuntimeError, AssertionError) as error:
         failed = f"cannot be used: {first_line(error)} (PyTorch for CUDA {torch.version.cuda})"
-        raise CogError(f"--device {device} {failed}; check the driver, or give --device cpu") from error
+        todo = "check the driver, or use the CPU: give --device cpu, or export CUDA_VISIBLE_DEVICES=''"
+        raise CogError(f"--device {device} {failed}; {todo}") from error
     return device
 
 
@@ -54,17 +56,20 @@ def require_precision(device: torch.device, key: str, name: str) -> None:
 def exact_float32(*, tf32: bool = False) -> Iterator[None]:
     """Multiply and convolve in full float32 (or in TF32), on CUDA reproducibly, in the block."""
     backends: Any = torch.backends
-    cudnn, older = backends.cudnn, None
-    before = backends.fp32_precision, cudnn.deterministic, cudnn.benchmark
+    cudnn, mkldnn, older = backends.cudnn, backends.mkldnn, None
     with contextlib.suppress(RuntimeError):  # of the older interface, where the caller has used the newer one
         older = torch.get_float32_matmul_precision(), cudnn.allow_tf32
-    backends.fp32_precision, cudnn.deterministic, cudnn.benchmark = "none", True, False
-    torch.set_float32_matmul_precision("high" if tf32 else "highest")
-    cudnn.allow_tf32 = tf32
-    try:
-        yield
-    finally:
-        backends.fp32_precision, cudnn.deterministic, cudnn.benchmark = before
+    # Modules before their operations, which without a value of their own have that of these.
+    newer = backends, cudnn, cudnn.conv, backends.cuda.matmul, mkldnn.conv, mkldnn.matmul
+    values = [(cudnn, "deterministic", True), (cudnn, "benchmark", False)]
+    values += [(each, "fp32_precision", "none") for each in newer]
+    with contextlib.ExitStack() as stack:
+        for place, name, value in values:
+            stack.callback(setattr, place, name, getattr(place, name))
+            setattr(place, name, value)
         if older:
-            torch.set_float32_matmul_precision(older[0])
-            cudnn.allow_tf32 = older[1]
+            stack.callback(torch.set_float32_matmul_precision, older[0])
+            stack.callback(setattr, cudnn, "allow_tf32", older[1])
+        torch.set_float32_matmul_precision("high" if tf32 else "highest")
+        cudnn.allow_tf32 = tf32
+        yield

@@ -154,10 +154,7 @@ def require_stored(archive: IO[bytes]) -> None:
 
 
 def load_torch(path: str | os.PathLike[str], *, allow: Sequence[Any] = (), mmap: bool = False) -> Any:
-    """Read (or map) a file of ``torch.save`` onto the CPU; ``allow`` has classes that it may name.
-
-    An UnsafeFileError names another class, a CogError says why it cannot be read.
-    """
+    """Read (or map) a file of ``torch.save`` onto the CPU; an UnsafeFileError names classes but ``allow``."""
     import torch
 
     with explained(path, "torch file"), torch.serialization.safe_globals(list(allow)):

@@ -1,7 +1,4 @@
-"""Orderly end of a process: at the end of every unit, long work looks for a signal, saves, and ends.
-
-Schedulers announce the end of a job by SIGTERM or SIGUSR1; SIGHUP says that the terminal was closed.
-"""
+"""Orderly end of a process: at the end of every unit, long work looks for a signal, saves, and ends."""
 
 import contextlib
 import signal
@@ -9,7 +6,7 @@ from collections.abc import Iterator
 
 from cog.errors import CogError
 
-SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
+SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)  # of schedulers; the terminal was closed
 
 _received: list[str] = []  # names of the signals that were deferred; the first one decides
 

@@ -59,34 +59,36 @@ def test_a_device_is_accepted_when_a_product_on_it_ran(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(device.glob, "glob", lambda pattern: [])
     assert device.resolve_device(None) == device.resolve_device("cpu") == torch.device("cpu")
-    for name in ("gpu", "cuda:99", "cuda:x", "meta"):
+    for name in ("gpu", "cuda:99", "cuda:x", "meta", "cuda:256", f"cuda:{10**20}"):
         with pytest.raises(CogError, match=r"--device.*(is not a device|cannot be used)"):
             device.resolve_device(name)
     monkeypatch.setattr(device.glob, "glob", lambda pattern: ["/dev/null"])
     if not torch.cuda.device_count():
-        with pytest.raises(CogError, match="or give --device cpu"):
+        with pytest.raises(CogError, match="give --device cpu, or export"):
             device.resolve_device(None)
     with pytest.raises(CogError, match=r"CLF\.PRECISION tf32 needs an NVIDIA GPU since Ampere"):
         device.require_precision(torch.device("cpu"), "CLF.PRECISION", "tf32")
 
 
-@pytest.mark.parametrize("is_newer", [False, True])
-def test_float32_is_exact_after_either_interface_and_is_put_back(is_newer):
+@pytest.mark.parametrize("newer", [(), (0,), (1, 2), (3, 4)])
+def test_float32_is_exact_after_either_interface_and_is_put_back(newer):
     backends = torch.backends
-    settings = (backends.cuda.matmul, backends.mkldnn.matmul, backends.cudnn.conv)
-    backends.fp32_precision = "tf32" if is_newer else "none"
-    if not is_newer:
-        torch.set_float32_matmul_precision("high")
-    before = [each.fp32_precision for each in settings]
+    places = backends, backends.cudnn, backends.mkldnn.conv, backends.cuda.matmul, backends.cudnn.conv
+    start = [each.fp32_precision for each in places]
+    torch.set_float32_matmul_precision("highest" if newer else "high")
+    for number in newer:
+        places[number].fp32_precision = "tf32"
+    before = [each.fp32_precision for each in places]
     try:
         with device.exact_float32():
-            assert not {"tf32", "bf16"} & {each.fp32_precision for each in settings}
+            assert not {"tf32", "bf16"} & {each.fp32_precision for each in places}
         with device.exact_float32(tf32=True):
             assert backends.cuda.matmul.fp32_precision == "tf32" and backends.cudnn.deterministic
-        assert [each.fp32_precision for each in settings] == before
+        assert [each.fp32_precision for each in places] == before
     finally:
-        backends.fp32_precision = "none"
         torch.set_float32_matmul_precision("highest")
+        for each, value in zip(places, start, strict=True):
+            each.fp32_precision = value
 
 
 SRUN = {"SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "8", "SLURM_LOCALID": "1", "SLURM_STEP_NUM_NODES": "3"}
