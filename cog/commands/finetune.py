@@ -27,15 +27,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     if args.models_root_dir is None and args.output_dir is None:
         raise CogError("nowhere to write: give --models_root_dir or --output_dir")
+    sources = flags.image_sources(args)
     with run.joined() as (rank, device):
         for one in runs:
             choice = find_model(one.model, root=one.models_root_dir, loader=one.model_loader)
             cfg = choice.config(one.opts)
             name = config.FINETUNE if cfg.EVAL.NAME == "logreg" else cfg.EVAL.NAME
-            output = one.output_dir or paths.ModelDir(one.models_root_dir, one.model).run(
-                one.dataset, name=name, n_shot=0, seed=cfg.EVAL.SEED
-            )
-            images = flags.image_sources(one), one.dataset
+            place = paths.ModelDir(one.models_root_dir, one.model)
+            output = one.output_dir or place.run(one.dataset, name=name, n_shot=0, seed=cfg.EVAL.SEED)
             how = {"allow_failures": one.allow_failures, "overwrite": one.overwrite}
-            run.fine_tune(choice, cfg, *images, Path(output), rank=rank, device=device, **how)
+            run.fine_tune(choice, cfg, sources, one.dataset, Path(output), rank=rank, device=device, **how)
     return 0

@@ -96,8 +96,8 @@ def add(parser: argparse.ArgumentParser, *names: str, **changes: Any) -> None:
 
 def image_sources(args: argparse.Namespace) -> datasets.ImageSources:
     """Return the values of the flags that locate images; two data sets of one folder are a CogError."""
-    names, root = args.dataset if isinstance(args.dataset, list) else (), datasets.OWN.root
-    if len(own := [name for name in names if datasets.find(name) is None]) > 1:
+    root = datasets.OWN.root
+    if len(own := [name for name in args.dataset if datasets.find(name).root == root]) > 1:
         raise CogError(f"--{root} is of one data set, and --dataset names {some(own)}; take one at a time")
     return datasets.ImageSources({flag: getattr(args, flag) for flag in IMAGES})
 

@@ -77,9 +77,9 @@ OWN = Dataset(
 )
 
 
-def find(name: str) -> Dataset | None:
-    """Return the declaration of a data set; None for a user's own data set."""
-    return DATASETS.get(LEVELS if constants.cog_level(name) is not None else name)
+def find(name: str) -> Dataset:
+    """Return the declaration of a data set, ``OWN`` for those of users."""
+    return DATASETS.get(LEVELS if constants.cog_level(name) is not None else name, OWN)
 
 
 def names() -> list[str]:
@@ -106,12 +106,12 @@ class ImageSources:
     def require(self, dataset: str, *, why: str | None = None) -> dict[str, str]:
         """Return the values of the flags that a data set needs; ``why`` begins a message about one."""
         paths.check_dataset_name(dataset)
-        if find(dataset) is None and self.values.get(OWN.root) is None:
+        if find(dataset) is OWN and self.values.get(OWN.root) is None:
             known = f"{', '.join(names())}{did_you_mean(dataset, names())}"
             advice = f"for a data set of your own give --{OWN.root} DIR with DIR/{OWN.layout}"
             raise CogError(f"--dataset {dataset} is not one of {known}; {advice}")
         given = {}
-        for flag in (find(dataset) or OWN).flags:
+        for flag in find(dataset).flags:
             if (value := self.values.get(flag)) is None:
                 raise CogError(f"{why or f'--dataset {dataset} needs'} --{flag}")
             check = paths.require_file if flag.endswith("_file") else paths.require_dir
@@ -120,7 +120,7 @@ class ImageSources:
 
     def list_images(self, dataset: str, split: str) -> ImageList:
         """Return the images of a data set and split; log counts that differ from the official data."""
-        found = (find(dataset) or OWN).images(dataset, split, self.require(dataset))
+        found = find(dataset).images(dataset, split, self.require(dataset))
         for line in count_differences(found):
             logger.warning("%s", line)
         return found
@@ -128,7 +128,7 @@ class ImageSources:
 
 def count_differences(listed: ImageList) -> list[str]:
     """Return a line for each count that differs from the official data."""
-    expected, counts = (find(listed.dataset) or OWN).counts.get(listed.split), listed.counts()
+    expected, counts = find(listed.dataset).counts.get(listed.split), listed.counts()
     if expected is None:
         return []
     low, high = expected.per_class or (0, len(listed))

@@ -29,7 +29,7 @@ def test_lists_have_spaces_or_commas(parse, words):
 def test_places_come_from_exported_variables_unless_given(parse, monkeypatch):
     monkeypatch.setenv("models_root_dir", "/models")
     monkeypatch.setenv("in1k_images_root", "None")
-    args = parse("--model", "a_b", "--models_root_dir", "None")
+    args = parse("--model", "a_b", "--dataset", "in1k", "--models_root_dir", "None")
     assert (args.models_root_dir, flags.image_sources(args).values["in1k_images_root"]) == ("/models", None)
     assert parse("--model", "a_b", "--models_root_dir", "/other").models_root_dir == "/other"
 

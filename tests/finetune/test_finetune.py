@@ -215,11 +215,13 @@ def test_failed_images_end_with_exit_code_3_unless_allowed(fine_tune, birds, tmp
 
 def test_a_run_has_the_files_of_a_classifier_run(birds, net, tmp_path, capsys):
     (tmp_path / "models/my/net").mkdir(parents=True)
-    words = ["--models_root_dir", str(tmp_path / "models"), "--dataset", "crows", "ducks"]
+    words = f"--models_root_dir {tmp_path}/models --model my_net my_other --dataset crows".split()
+    with pytest.raises(CogError, match="--images_root is of one data set, .*crows, in1k_blurred"):
+        finetune.main(arguments(birds, net, None, *words, "in1k_blurred"))
     with pytest.raises(CogError, match="--output_dir is of one output, and --model and --dataset name 2"):
         finetune.main(arguments(birds, net, tmp_path, *words))
     assert finetune.main(arguments(birds, net, None, *words)) == 0
-    folders = [tmp_path / f"models/my/net/{name}/eval_finetune/seed-22" for name in ("crows", "ducks")]
+    folders = [tmp_path / f"models/my/{name}/crows/eval_finetune/seed-22" for name in ("net", "other")]
     for folder in folders:
         record = json.loads((folder / "results.json").read_text())
         assert {"results.json", "program.log"} < set(os.listdir(folder)) and record["status"] == "complete"
