@@ -21,6 +21,7 @@ from cog import config, constants, paths
 from cog.commands import flags
 from cog.errors import CogError, some
 from cog.runtime import cli, files, output
+from cog.runtime.memory import n_processors
 from cog.runtime.output import DONE
 from cog.study import local, networks, slurm, tasks, units
 from cog.study.tasks import EXTRACT, Task
@@ -160,7 +161,7 @@ def _try_models(
         except CogError as error:
             return error
 
-    code, tried = 0, networks.in_processes(trial, [*dataset_of], len(os.sched_getaffinity(0)))
+    code, tried = 0, networks.in_processes(trial, [*dataset_of], n_processors())
     for model, result in zip(dataset_of, tried, strict=True):
         result = result or CogError("its process has crashed")
         print(f"# {model}: {result}", flush=True)

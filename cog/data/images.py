@@ -81,7 +81,7 @@ class ImageList:
 
     def first(self, n: int) -> ImageList:
         """Return the first ``n`` images of each of the first ``n`` classes."""
-        chosen = [np.flatnonzero(self.labels == label)[:n] for label in range(n)]
+        chosen = [np.flatnonzero(self.labels == label)[:n] for label in range(len(self.classes[:n]))]
         return dataclasses.replace(self.rows(np.concatenate(chosen)), classes=self.classes[:n])
 
     def digest(self) -> str:

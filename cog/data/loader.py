@@ -1,4 +1,4 @@
-"""Decoded images in row order, from processes that are forked: before CUDA is used, while no lock is held."""
+"""Decoded images in row order, from forked processes, which use no GPU."""
 
 import contextlib
 import functools

@@ -39,7 +39,7 @@ def run_here(
     short. At a signal the running tasks save and end, at a second ^C at once; they also end when this process
     is killed. Returns 0, or the exit code of the failed tasks: 2 if they have several.
     """
-    gpus, n_processors = find_gpus(), len(os.sched_getaffinity(0))
+    gpus, n_processors = find_gpus(), memory.n_processors()
     n = n or len(gpus) or min(n_processors, len(study.pairs()))
     given = os.environ.get("OMP_NUM_THREADS", "")
     # The last bits of results depend on the number of threads, so it does not change in a study.

@@ -11,6 +11,7 @@ import shlex
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from cog.errors import CogError
 from cog.study.tasks import EXTRACT, LOGREG, REPOSITORY, TASKS_FILE, Task
@@ -35,9 +36,8 @@ def run_slurm(*command: str) -> str:
     """Run one of SLURM's commands and return its output; a CogError says why there is none."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith(_NOT_FOR_SLURM)}
     try:
-        done = subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=60, check=False
-        )
+        options: dict[str, Any] = {"capture_output": True, "encoding": "utf-8", "errors": "replace"}
+        done = subprocess.run(command, env=environment, timeout=60, check=False, **options)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise CogError(f"{command[0]} does not answer: {error}") from error
     if done.returncode != 0 or (command[0] == "sbatch" and not done.stdout):  # with --test-only

@@ -45,6 +45,7 @@ def test_every_data_set_has_flags_and_images(name, tmp_path):
         expected = [f"{wnid}_{2 * index + i}.JPEG" for wnid in images.classes for i in range(2)]
         assert [os.path.basename(images.file(row)) for row in range(4)] == expected
         assert [images.read(row).decode() for row in range(4)] == expected
+        assert len(images.first(10**9)) == 4
 
 
 @pytest.mark.parametrize("name", ["in1k", "in1k_blurred", "cog_l1"])

@@ -53,6 +53,7 @@ def test_as_many_at_a_time_as_slots_and_memory_allow(tmp_path, monkeypatch, n, n
     monkeypatch.setenv("OMP_NUM_THREADS", "5")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0, 2")
     monkeypatch.setenv("SLURM_STEP_ID", "0")  # of a shell in a step of several processes
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)  # macOS lacks it
     (tmp_path / "now").mkdir()
     count = COUNTS.format(tmp_path / "now", most)
     script = f"{count}; echo $CUDA_VISIBLE_DEVICES $OMP_NUM_THREADS$SLURM_STEP_ID"

@@ -78,6 +78,7 @@ def test_jobs_of_a_study(tmp_path, monkeypatch, capsys):
         slurm.submit(listed, listed, now, "table", ["--gres=gpu:1"], log_dir, dry_run=dry_run)
         return capsys.readouterr().out
 
+    assert slurm.run_slurm("printf", r"caf\351") == "caf\ufffd"  # a name of another job of the user
     monkeypatch.setattr(slurm, "run_slurm", run_slurm)
     log_dir.mkdir()
     assert submit("a_net", "b_net", dry_run=True).count("\nsbatch ") == 4 and not sent
