@@ -61,7 +61,7 @@ def _tied_before(logits: Tensor, target: Tensor, y: Tensor) -> Tensor:
 
 def new_sums(n: int, device: torch.device) -> Tensor:
     """Return zeros ``(n, 3)`` for sums over many rows: loss, top-1 and top-5 hits."""
-    return torch.zeros(n, 3, dtype=torch.float32 if device.type == "mps" else torch.float64, device=device)
+    return torch.zeros(n, 3, dtype=torch.float64, device=device)
 
 
 def add_batch(sums: Tensor, logits: Tensor, y: Tensor) -> None:

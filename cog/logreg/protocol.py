@@ -97,9 +97,7 @@ def _do_trials(
     done = len(searches[0].trials)
     asked = [search.ask(n) for search in searches]
     trials = [finished[done : done + n] for finished in unfinished.trials]
-    if trials[0]:
-        progress.update(n)
-    else:
+    if not trials[0]:
         trained = fit(asked)
         seconds = round(trained.seconds, 3)
         trials = [
@@ -107,7 +105,7 @@ def _do_trials(
             for pairs, top1, diverged in zip(asked, trained.top1, trained.diverged, strict=True)
         ]
         unfinished.add(trials)
-        progress.update(n)
+    progress.update(n)
     for search, of_seed in zip(searches, trials, strict=True):
         search.tell(of_seed)
 

@@ -24,7 +24,6 @@ from cog.logreg.mlp import Layer, linear
 logger = logging.getLogger(__name__)
 
 GRAPH_STEPS = 20
-ONE_PASS = ("cpu", "cuda")  # devices whose torch.optim.SGD(fused=True) reads and writes the memory once
 Tensors = list[Tensor]
 
 # Shapes: logits (S, B, K, C), bias (S, K, C), y int64 (S, B), share float32 (B,): 1 / rows of the batch, 0
@@ -66,14 +65,10 @@ def update_in_place(
     parameters: Tensors, gradients: Tensors, velocities: Tensors, lr: Tensor, wd: float, momentum: float
 ) -> None:
     """Do the same for the contiguous float32 tensors of one classifier; ``lr``: a tensor of one number."""
-    if lr.device.type in ONE_PASS:
-        usual: dict[str, Any] = {"dampening": 0, "nesterov": False, "maximize": False, "is_first_step": False}
-        usual |= {"weight_decay": wd, "momentum": momentum, "lr": lr}
-        torch._fused_sgd_(parameters, gradients, velocities if momentum else [], **usual)
-        return
-    for parameter, gradient, velocity in zip(parameters, gradients, velocities, strict=True):
-        velocity.mul_(momentum).add_(gradient).add_(parameter, alpha=wd)
-        parameter.addcmul_(velocity, lr, value=-1.0)
+    # That of torch.optim.SGD(fused=True), which reads and writes the memory once.
+    usual: dict[str, Any] = {"dampening": 0, "nesterov": False, "maximize": False, "is_first_step": False}
+    usual |= {"weight_decay": wd, "momentum": momentum, "lr": lr}
+    torch._fused_sgd_(parameters, gradients, velocities if momentum else [], **usual)
 
 
 @functools.cache

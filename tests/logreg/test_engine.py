@@ -44,12 +44,6 @@ def test_weights_equal_those_of_torch_sgd(s, k, n, momentum, n_shot):
     assert max(error(trained, spec, settings, i, j) for i, j in {(0, k // 2), (s - 1, k - 1)}) < 1e-6
 
 
-def test_steps_of_other_devices_equal_torch_sgd(monkeypatch):
-    monkeypatch.setattr(step, "ONE_PASS", ())
-    trained = fit(spec := spec_of(1, 3), QUICK)[1]
-    assert max(error(trained, spec, QUICK, 0, k) for k in range(3)) < 1e-6
-
-
 @pytest.mark.parametrize("is_compiled", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize(("s", "k", "n"), [(5, 1, 1000), (2, 3, 1024)])
