@@ -61,7 +61,7 @@ def exact_float32(*, tf32: bool = False) -> Iterator[None]:
         older = torch.get_float32_matmul_precision(), cudnn.allow_tf32
     # Modules before their operations, which without a value of their own have that of these.
     newer = backends, cudnn, cudnn.conv, backends.cuda.matmul, mkldnn.conv, mkldnn.matmul
-    values = [(cudnn, "deterministic", True), (cudnn, "benchmark", False)]
+    values: list[Any] = [(cudnn, "deterministic", True), (cudnn, "benchmark", False)]
     values += [(each, "fp32_precision", "none") for each in newer]
     with contextlib.ExitStack() as stack:
         for place, name, value in values:
