@@ -71,12 +71,13 @@ def test_a_device_is_accepted_when_a_product_on_it_ran(monkeypatch):
 
 
 @pytest.mark.parametrize("newer", [(), (0,), (1, 2), (3, 4)])
-def test_float32_is_exact_after_either_interface_and_is_put_back(newer, monkeypatch):
+def test_float32_is_exact_after_either_interface_and_is_put_back(newer):
     backends = torch.backends
     places = backends, backends.cudnn, backends.mkldnn.conv, backends.cuda.matmul, backends.cudnn.conv
+    start = [each.fp32_precision for each in places]
     torch.set_float32_matmul_precision("highest" if newer else "high")
     for number in newer:
-        monkeypatch.setattr(places[number], "fp32_precision", "tf32")
+        places[number].fp32_precision = "tf32"
     before = [each.fp32_precision for each in places]
     try:
         with device.exact_float32():
@@ -86,6 +87,8 @@ def test_float32_is_exact_after_either_interface_and_is_put_back(newer, monkeypa
         assert [each.fp32_precision for each in places] == before
     finally:
         torch.set_float32_matmul_precision("highest")
+        for each, value in zip(places, start, strict=True):
+            each.fp32_precision = value
 
 
 SRUN = {"SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "8", "SLURM_LOCALID": "1", "SLURM_STEP_NUM_NODES": "3"}
