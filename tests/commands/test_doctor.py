@@ -13,7 +13,7 @@ from cog.logreg.engine import Engine
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch):
-    for name, value in (("ROWS", 2100), ("DIM", 32), ("CLASSES", 8), ("IMAGES", 2), ("NETWORK", "resnet18")):
+    for name, value in {"ROWS": 2100, "DIM": 32, "CLASSES": 8, "IMAGES": 2, "NETWORK": "test_resnet"}.items():
         monkeypatch.setattr(machine, name, value)
     monkeypatch.setattr(wordnet, "load_wordnet", lambda: types.SimpleNamespace(wnids=["n00001740"]))
 

@@ -11,14 +11,9 @@ def plain_input(
     image: Image.Image, *, resize: int, crop: int, mean: Sequence[float], std: Sequence[float]
 ) -> torch.Tensor:
     """Return the image resized by its shorter side (bicubic), cropped at its center, and normalized."""
-    return transforms.Compose(
-        [
-            transforms.Resize(resize, interpolation=transforms.InterpolationMode.BICUBIC),
-            transforms.CenterCrop(crop),
-            transforms.ToTensor(),
-            transforms.Normalize(mean, std),
-        ]
-    )(image.convert("RGB"))
+    steps: list = [transforms.Resize(resize, interpolation=transforms.InterpolationMode.BICUBIC)]
+    steps += [transforms.CenterCrop(crop), transforms.ToTensor(), transforms.Normalize(mean, std)]
+    return transforms.Compose(steps)(image.convert("RGB"))
 
 
 def plain_inputs(folder, images_root, **settings) -> torch.Tensor:

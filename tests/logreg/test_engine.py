@@ -26,10 +26,6 @@ def logits_of(layers, x):
     return x @ layers[0][0].T + layers[0][1]
 
 
-def percent(predicted, y) -> float:
-    return 100 * float((predicted == y).double().mean())
-
-
 # --- Training
 
 
@@ -87,7 +83,7 @@ def test_a_recorded_training_has_the_curves_of_the_original_loop():
     assert trained.logs[0]["lr"] == [learning_rate(0.5, epoch + 1, 4) for epoch in range(4)]
     predicted = logits_of(trained.learner.layers(0, 0), TEST.x).argmax(1)
     assert torch.equal(trained.predictions[0], predicted)
-    assert trained.logs[0]["test/top1"][-1] == pytest.approx(percent(predicted, TEST.y))
+    assert trained.logs[0]["test/top1"][-1] == pytest.approx(100 * (predicted == TEST.y).numpy().mean())
 
 
 def test_bfloat16_moves_no_accuracy_and_trials_are_scored_in_float32():
@@ -97,7 +93,7 @@ def test_bfloat16_moves_no_accuracy_and_trials_are_scored_in_float32():
         scores.append(np.array(trained.top1))
         for k, top1 in enumerate(scores[-1][0]):
             predicted = logits_of(trained.learner.layers(0, k), TRAIN.x[rows[0]]).argmax(1)
-            assert top1 == pytest.approx(percent(predicted, TRAIN.y[rows[0]]))
+            assert top1 == pytest.approx(100 * (predicted == TRAIN.y[rows[0]]).numpy().mean())
     final = fit(spec_of(1, 1, record=True), QUICK, precision="bf16")[1]  # so is the last epoch
     loss = torch.nn.functional.cross_entropy(logits_of(final.learner.layers(0, 0), TEST.x), TEST.y)
     assert final.logs[0]["test/loss"][-1] == pytest.approx(float(loss), rel=1e-5)
@@ -136,7 +132,7 @@ def test_a_network_equals_the_original_loop(kind, layers):
     assert found.keys() == oracle.state_dict().keys()
     for name, parameter in oracle.state_dict().items():
         torch.testing.assert_close(found[name], parameter, rtol=1e-4, atol=1e-6)
-    accuracy = percent(oracle(TEST.x).argmax(1), TEST.y)
+    accuracy = 100 * (oracle(TEST.x).argmax(1) == TEST.y).numpy().mean()
     assert trained.logs[0]["test/top1"][-1] == pytest.approx(accuracy)
 
 
