@@ -43,7 +43,8 @@ NETWORKS = {row.network: name for name, row in reversed(MODELS.items())}
 
 
 @pytest.mark.parametrize("name", sorted(NETWORKS.values()))
-def test_parameters_and_width_are_those_of_the_paper(name):
+def test_parameters_and_width_are_those_of_the_paper(name, monkeypatch):
+    monkeypatch.setattr(torch.nn.functional, "batch_norm", lambda x, *_, **__: x)  # slow without data
     row = MODELS[name]
     network = networks.build(row).eval()
     count = sum(parameter.numel() for parameter in network.parameters())
