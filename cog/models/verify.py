@@ -12,7 +12,6 @@ from cog.data.loader import PIECE, Decoder, decoded, worker_failures_explained
 from cog.data.pixels import normalizer, to_input
 from cog.data.wnids import IN1K_LIST
 from cog.errors import CogError
-from cog.models.checkpoint import load_paper_model
 from cog.models.choice import load_backbone
 from cog.models.fetch import checkpoint_files, sha256
 from cog.models.spec import PaperModel
@@ -48,13 +47,13 @@ def _facts(row: PaperModel, path: Path) -> str:
 
 
 @worker_failures_explained()
-def top1(
-    row: PaperModel, checkpoint: Path, images_root: str, device: torch.device, n_workers: int = 0
-) -> str:
+def top1(row: PaperModel, checkpoint: Path, images_root: str, device: torch.device, n_workers: int) -> str:
     """Return one line with the accuracy of the released classifier on ImageNet-1K, and the published one.
 
     Images are prepared as by the authors; a wrong layer, class order or normalization clearly lowers it.
     """
+    from cog.models.checkpoint import load_paper_model
+
     if row.top1 is None:
         raise CogError(f"no published ImageNet-1K accuracy is known for {row.name}: nothing to compare")
     images = datasets.DATASETS[IN1K].images(IN1K, "test", {"in1k_images_root": images_root})
