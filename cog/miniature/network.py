@@ -96,10 +96,10 @@ def _fit(network: ConvNet, x: torch.Tensor, y: torch.Tensor, n_epochs: int) -> N
         with torch.no_grad():
             for batch in torch.randperm(len(x), generator=generator).split(BATCH_SIZE):
                 network(x[batch])
+        return  # without an optimizer, which takes seconds to import
     n_batches = max(1, len(x) // BATCH_SIZE)
     optimizer = torch.optim.AdamW(network.parameters(), lr=PEAK_LR, weight_decay=WEIGHT_DECAY)
-    n_steps = max(1, n_epochs * n_batches)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, PEAK_LR, total_steps=n_steps)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, PEAK_LR, total_steps=n_epochs * n_batches)
     for _ in range(n_epochs):
         for batch in torch.randperm(len(x), generator=generator).split(BATCH_SIZE)[:n_batches]:
             padded = nn.functional.pad(x[batch], (MAX_SHIFT,) * 4, mode="reflect")
