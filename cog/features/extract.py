@@ -151,15 +151,14 @@ def decoded_places(span: Span, failures: Failures) -> torch.Tensor:
     return torch.from_numpy(np.delete(np.arange(span[1] - span[0]), failed))
 
 
-def extract_rows(
-    extractor: Extractor, decoder: Decoder, n: int, *, n_workers: int = 0
-) -> tuple[torch.Tensor, Failures]:
-    """Return the features of the first ``n`` rows, float32 on the CPU, and the rows without, with reasons."""
-    failures, parts = [], []
+def extract_rows(extractor: Extractor, decoder: Decoder, n: int, *, n_workers: int = 0) -> torch.Tensor:
+    """Return the features of the first ``n`` rows, float32 on the CPU; all of them have to be decoded."""
+    parts = []
     for piece in decoded(decoder, batches([(0, n)], extractor.batch_size), n_workers=n_workers):
+        for row, reason in piece.failures:
+            raise FailedImagesError(f"{decoder.images.file(row)} could not be decoded ({reason}); fix it")
         parts.append(extractor(piece.pixels).cpu())
-        failures += piece.failures
-    return torch.cat(parts)[decoded_places((0, n), failures)], failures
+    return torch.cat(parts)
 
 
 def extract_features(
@@ -190,9 +189,7 @@ def extract_features(
     place, fx = resolve_device(device), cfg.FT_EXTRACT
     decoder = Decoder(images, preprocess_of(cfg), fx.LOAD_TRUNCATED_IMAGES)
     extractor = Extractor(backbone.to(place), cfg, place)
-    x, failures = extract_rows(extractor, decoder, len(images), n_workers=n_workers)
-    for row, reason in failures:
-        raise FailedImagesError(f"{images.file(row)} and others could not be decoded ({reason})")
+    x = extract_rows(extractor, decoder, len(images), n_workers=n_workers)
     x = x.to(getattr(torch, fx.SAVE_DTYPE)).float()
     check_and_normalize_(x, name, normalize=normalize)
     y, title = torch.from_numpy(images.labels), f"{name}_{images.dataset}_{images.split}"

@@ -207,7 +207,7 @@ class _Passes:
             for span in spans:
                 if not self.networks:  # all have failed
                     break
-                started, failures = time.time(), []
+                started, failures = time.monotonic(), []
                 parts: dict[Extraction, list] = {each: [] for each in todo if span in todo[each]}
                 for _ in range(*span, first.batch_size):
                     if signals.requested():
@@ -228,7 +228,7 @@ class _Passes:
                     x = torch.cat(parts[each])
                     x = x[decoded_places(span, failures)] if failures else x
                     x = x.to("cpu", non_blocking=first.on_cuda)  # into pinned memory
-                    times = {"seconds": time.time() - started, "device": device_name(device)}
+                    times = {"seconds": time.monotonic() - started, "device": device_name(device)}
                     self.unwritten.append((each, functools.partial(each.write, span, x, failures, **times)))
                 if first.on_cuda and self.unwritten:  # before the first is written, the copies have arrived
                     copied = torch.cuda.current_stream(device).record_event()
@@ -268,7 +268,7 @@ class _Passes:
                 facts = each.model.choice.name, len(self.networks)
                 logger.info("%s does not fit into memory beside %d models: another pass follows", *facts)
             elif not each.output.has_result(overwrite=True):  # else another process has removed the chunks
-                self.failed[each] = error
+                self.failed[each] = type(error)(str(error))  # without frames, which hold the network
                 with contextlib.suppress(CogError):  # a full disk
                     files.write_json(each.output.work / FAILURE_FILE, {"reason": str(error)})
 
@@ -277,8 +277,8 @@ def try_model(model: Model, images: ImageList) -> str:
     """Compute features of the first images on the CPU, and return a line; a bad network is a CogError."""
     extractor = model.load(torch.device("cpu"))
     decoder = Decoder(images, preprocess_of(model.cfg), model.cfg.FT_EXTRACT.LOAD_TRUNCATED_IMAGES)
-    x, failures = extract_rows(extractor, decoder, min(4, len(images)))
+    x = extract_rows(extractor, decoder, min(4, len(images)))
     told, rms = f"tried on {images.file(0)}", float(x.square().mean().sqrt())
-    if reason := extractor.fault or failures or ("" if rms else "gives zeros"):
+    if reason := extractor.fault or ("" if rms else "gives zeros"):
         raise CogError(f"{told}: {model.choice.name} {reason}")
     return f"{told}: {x.shape[1]} features with a root mean square of {rms:.3g}"

@@ -8,6 +8,7 @@ import random
 import shutil
 import signal
 import time
+import weakref
 from pathlib import Path
 
 import extraction
@@ -142,11 +143,13 @@ def test_what_does_not_fit_is_another_pass_and_told(inputs, expected, tmp_path, 
 
 
 def test_a_model_that_fails_does_not_lose_the_others(inputs, expected, tmp_path, monkeypatch):
-    forward = Extractor._forward
+    forward, failed = Extractor._forward, []
 
     def fail(self, pixels):
         if self._precision == "bf16":
+            failed.append(weakref.ref(self))
             raise CogError("no memory left")
+        assert not any(one() for one in failed)  # its memory is free again
         return forward(self, pixels)
 
     says, counted, decode = "^placed_b on birds test: no memory left$", [], loader.Decoder.decode

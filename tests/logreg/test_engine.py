@@ -242,7 +242,7 @@ def test_a_cpu_trains_a_thousand_columns_in_lockstep(monkeypatch):
 
 
 def test_precisions_by_device(monkeypatch):
-    with pytest.raises(CogError, match="tf32 needs an NVIDIA GPU"):
+    with pytest.raises(CogError, match="CLF.PRECISION tf32 needs an NVIDIA GPU since Ampere"):
         resolve_precision("tf32", CPU)
     cuda = torch.device("cuda")
     for capability, expected in (((7, 5), "fp32"), ((8, 0), "tf32")):

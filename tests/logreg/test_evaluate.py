@@ -56,6 +56,9 @@ def test_a_network_on_folders_of_images(image_tree):
     assert scores.classes.nunique() == 1
     with pytest.raises(CogError, match="needs a network .* not None"):
         cog.evaluate(None, *folders)
+    next(folders[1].rglob("*.png")).write_bytes(b"")
+    with pytest.raises(CogError, match="png could not be decoded .*; fix it"):
+        cog.evaluate(network, *folders)
 
 
 @pytest.mark.parametrize(("kind", "lr"), [("mlp", [1e-1, 1e2]), ("mlp_noact", [1e-2, 1e1])])

@@ -66,8 +66,6 @@ def test_a_device_is_accepted_when_a_product_on_it_ran(monkeypatch):
     if not torch.cuda.device_count():
         with pytest.raises(CogError, match="give --device cpu, or export"):
             device.resolve_device(None)
-    with pytest.raises(CogError, match=r"CLF\.PRECISION tf32 needs an NVIDIA GPU since Ampere"):
-        device.require_precision(torch.device("cpu"), "CLF.PRECISION", "tf32")
 
 
 @pytest.mark.parametrize("newer", [(), (0,), (1, 2), (3, 4)])
@@ -116,4 +114,3 @@ def test_random_streams_are_independent_and_those_of_earlier_versions():
     assert seeds.torch_seed(22, "split") == 8472135465790890115
     places = [(purpose, phase, n) for purpose in seeds.PURPOSES for phase in seeds.PHASES for n in (0, 8)]
     assert len({seeds.torch_seed(22, p, phase=phase, n_shot=n) for p, phase, n in places}) == len(places)
-    assert seeds.numpy_rng(22, "draw").integers(1 << 30) == seeds.numpy_rng(22, "draw").integers(1 << 30)
