@@ -161,7 +161,7 @@ def _write(args: argparse.Namespace, cfg: Any, paths: dict[str, Path], parts: An
         for name, figure in figures.items():
             figure.savefig(stage / f"{name}.png", dpi=150, metadata={"Software": None})
         files.write_json(stage / REPORT, files.plain(record))
-        print(f"wrote {output.path}: {', '.join(sorted(os.listdir(stage)))}")
+    print(f"wrote {output.path}: {', '.join(sorted(os.listdir(output.path)))}")
 
 
 def _require_inputs(args: argparse.Namespace) -> dict[str, Path]:

@@ -30,7 +30,7 @@ from cog.data.pixels import Preprocess, load_rgb, normalizer, to_input
 from cog.errors import CogError, FailedImagesError, first_line
 from cog.logreg import metrics
 from cog.models.backbone import Backbone
-from cog.runtime import files, signals
+from cog.runtime import files, memory, signals
 from cog.runtime.log import progress_of
 from cog.runtime.safe_load import load_torch
 
@@ -136,7 +136,7 @@ class FineTuned(nn.Module):
         try:
             return self.head(self.backbone(x))
         except Exception as error:
-            if is_worker_failure(error):
+            if is_worker_failure(error) or memory.is_exhausted(error):
                 raise
             what = f"{self.backbone.name} fails for a batch of shape {tuple(x.shape)}"
             raise CogError(f"{what}: {first_line(error)}") from error
