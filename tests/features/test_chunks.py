@@ -236,7 +236,7 @@ def test_killed_at_any_instant(inputs, expected, tmp_path):
     process, draw, begin = multiprocessing.get_context("fork").Process, random.Random(0), time.monotonic()
     extract(inputs, tmp_path / "whole", workers=1)
     duration = time.monotonic() - begin
-    for number in range(30):
+    for number in range(12):
         root, both = tmp_path / str(number), []
         for rank in range(2):
             how = {"rank": rank, "world": 2, "workers": number % 2}

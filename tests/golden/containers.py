@@ -175,5 +175,5 @@ def write_byol_pickle(schema, spec, fill, path):
     content = path.read_bytes()
     for name, ours in names.items():
         line = f"c{ours.__module__}\n{ours.__name__}\n".encode()
-        content = content.replace(line, f"c{name}\n".encode())
+        content = content.replace(line, f"c{name}\n".encode(), 1)
     path.write_bytes(content)

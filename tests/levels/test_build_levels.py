@@ -301,16 +301,12 @@ def test_shipped_lists(shared_dir):
 
 @pytest.fixture(scope="module")
 def build_real(shared_dir, wordnet, tmp_path_factory):
-    """A function that builds levels from the real counts with flags, and returns their folder.
-
-    WordNet is read once. With flags, figures are not drawn.
-    """
-    counts = shared_dir / "imagenet21k" / "fall11_image_counts.csv"
+    """A function that builds levels from the real counts with flags (no figures then), in a folder."""
 
     @functools.cache
     def build_with(flags=""):
         out = tmp_path_factory.mktemp("levels") / "out"
-        argv = f"--image_counts {counts} --output_dir {out} {flags}"
+        argv = f"--image_counts {shared_dir}/imagenet21k/fall11_image_counts.csv --output_dir {out} {flags}"
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("cog.levels.wordnet.load_wordnet", lambda: wordnet)
             if flags:

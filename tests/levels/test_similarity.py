@@ -29,7 +29,7 @@ def graphs(draw):
     return parents, names, draw(nodes), draw(nodes)
 
 
-@settings(max_examples=n_examples(15, 200), deadline=None)
+@settings(max_examples=n_examples(15, 100), deadline=None)
 @given(graphs())
 def test_random_graphs_equal_plain_code(case):
     parents, names, rows, columns = case

@@ -207,7 +207,7 @@ def test_pooling_of_tokens(case, tmp_path):
 def test_pooling_of_the_tokens_of_the_papers_models(tmp_path):
     timms = timm.create_model("deit_small_distilled_patch16_224")
     own = {"deit_small_distilled": (timms, 2), "t2tvit_t14": (T2TViT(), 1)}
-    x, path = images(224), tmp_path / "model.ckpt"
+    x, path = images(224)[:1], tmp_path / "model.ckpt"
     for name, (network, n_prefix) in own.items():
         torch.save({"model": randomize(network).state_dict()}, path)
         tokens = network.forward_features(x)

@@ -48,8 +48,9 @@ def test_levels_and_fig3_have_own_models_and_published_ones(two):
 
 @pytest.mark.slow
 def test_published_figures_have_all_their_numbers():
-    sheets = drawn(average(read(published="v2").scores), "fig4", "fig10", "fig11")
-    assert len(sheets["fig10"].data) == len(sheets["fig11"].data) == 30 * 6 * 9  # the reference has no group
+    scores = read(published="v2").scores.query("dataset not in ('cog_l2', 'cog_l4')")
+    sheets = drawn(average(scores), "fig4", "fig10", "fig11")
+    assert len(sheets["fig10"].data) == len(sheets["fig11"].data) == 30 * 4 * 9  # the reference has no group
     fig4 = sheets["fig4"].data
     assert fig4["model"].nunique() == 8 and set(fig4["dataset"]) == {"cog_l1", "cog_l3", "cog_l5"}
     assert 1 not in set(fig4["n_shot"])
@@ -82,7 +83,8 @@ def test_of_many_models_the_best_have_names():
 
 
 @pytest.mark.slow
-def test_files_are_equal_for_equal_numbers(tmp_path, two):
+def test_files_are_equal_for_equal_numbers(monkeypatch, tmp_path, two):
+    monkeypatch.setattr(figures, "FIGURES", {"levels": figures.FIGURES["levels"]})
     means = average(two[(two["dataset"] == "in1k") & two["model"].isin(["my_good", "my_bad"])])
     runs = two[(two["model"] == "my_good") & (two["dataset"] == "in1k") & (two["n_shot"] == 0)]
     for name in "ab":
@@ -107,11 +109,11 @@ def test_a_further_figure_is_one_function(monkeypatch, tmp_path, two):
         sheet.lines(sheet.panels[0][0], shown, over_datasets(shown), ylabel="top-1 (%)")
         return sheet.finish("IN-1K alone.")
 
-    every, further = figures.FIGURES, {"in1k": (in1k_only, "IN-1K alone")}
+    fig3, further = {"fig3": figures.FIGURES["fig3"]}, {"in1k": (in1k_only, "IN-1K alone")}
     monkeypatch.setattr(figures, "FIGURES", further)
     figures.write(average(two), two.iloc[:0], tmp_path)
     assert len(pd.read_csv(tmp_path / "in1k.csv")) == 33
-    monkeypatch.setattr(figures, "FIGURES", every | further)
+    monkeypatch.setattr(figures, "FIGURES", fig3 | further)
     assert print_results.main(["--published", "--report", str(tmp_path / "page.html")]) == 0
     assert "IN-1K alone" in (tmp_path / "page.html").read_text()
     with pytest.raises(CogError, match="no result to draw"):

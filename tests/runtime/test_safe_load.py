@@ -141,7 +141,7 @@ def test_zip_archives_are_judged_by_their_directory(tmp_path):
 
 
 @settings(
-    max_examples=n_examples(50, 1000), derandomize=True, deadline=None, suppress_health_check=[*HealthCheck]
+    max_examples=n_examples(50, 400), derandomize=True, deadline=None, suppress_health_check=[*HealthCheck]
 )
 @given(data=st.data())
 def test_broken_files_are_read_or_refused_in_one_line(tmp_path_factory, data):

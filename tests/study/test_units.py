@@ -69,9 +69,9 @@ def test_status_shows_percentages_and_reasons(study, capsys):
 
 
 @pytest.mark.slow
-def test_status_of_forty_models_takes_seconds(tmp_path):
-    study = Study(tmp_path, tuple(f"a_{n}" for n in range(40)))
+def test_status_of_ten_models_takes_a_second_or_two(tmp_path):
+    study = Study(tmp_path, tuple(f"a_{n}" for n in range(10)))
     finish(study, list(units.survey(study)))
-    began = time.monotonic()
+    began = time.process_time()
     text = units.draw(study, units.survey(study))
-    assert time.monotonic() - began < 10 and "10800 done of 10800 (100 %)" in text
+    assert time.process_time() - began < 2.5 and "2700 done of 2700 (100 %)" in text
