@@ -25,7 +25,7 @@ _HELP = (
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Compute the results that are missing and return the exit code."""
-    parser = flags.parser(__doc__ or "", *EXAMPLES)
+    parser = flags.parser(__doc__, *EXAMPLES)
     add = parser.add_argument
     add("--analysis", action=flags.Several, default=[_ALL], metavar="NAME", help=_HELP)
     add("--trained_on", metavar="DATASET", help="data set whose classifiers are applied (confident)")

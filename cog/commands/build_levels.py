@@ -43,7 +43,7 @@ FILES = {
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     """Return the parsed flags; no file is read or written."""
-    parser = flags.parser(__doc__ or "", *EXAMPLES)
+    parser = flags.parser(__doc__, *EXAMPLES)
     add, number = parser.add_argument, cli.whole_number(1)
     for name, text in FILES.items():
         add(f"--{name}", metavar="PATH", help=text)

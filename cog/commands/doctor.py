@@ -8,7 +8,7 @@ from cog.commands import flags
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Try all parts that a study needs; return 0 if they work, else 2."""
-    parser = flags.parser(__doc__ or "", "", "--device cuda:1", "--format json", has_keys=False)
+    parser = flags.parser(__doc__, "", "--device cuda:1", "--format json", has_keys=False)
     flags.add(parser, "device", "format")
     args = parser.parse_args(argv)
     from cog.commands import machine  # imports torch

@@ -28,7 +28,7 @@ EXAMPLES = (
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     """Return the parsed flags; no file is read or written."""
-    parser = flags.parser(__doc__ or "", *EXAMPLES)
+    parser = flags.parser(__doc__, *EXAMPLES)
     flags.add(parser, "model", "dataset", "split", required=True)
     flags.add(parser, "models_root_dir", "ckpt_file", "model_loader", "models_file", "output_dir")
     flags.add(parser, *flags.IMAGES, "allow_failures", "device", "overwrite")

@@ -78,7 +78,7 @@ IMAGES = tuple(datasets.flags())
 PLACES = ("models_root_dir", "model_loader", "models_file", "log_dir", *IMAGES)
 
 
-def parser(description: str, *examples: str, **options: Any) -> cli.Parser:
+def parser(description: str | None, *examples: str, **options: Any) -> cli.Parser:
     """Return the parser of a command, whose help begins with examples of its arguments."""
     made = cli.Parser(description, **options)
     made.usage = "\n       ".join(f"%(prog)s {example}" for example in examples) or None

@@ -21,7 +21,7 @@ _OF_ONE = ("train_features_dir", "test_features_dir", "output_dir")
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     """Return the parsed flags; no file is read or written."""
-    parser = flags.parser(__doc__ or "", *EXAMPLES)
+    parser = flags.parser(__doc__, *EXAMPLES)
     flags.add(parser, "model", "dataset", "models_root_dir", *_OF_ONE[:2], "seeds", "n_shot")
     output = "folder of the run (with --models_root_dir beside the features); with --seeds or --n_shot: "
     flags.add(parser, "output_dir", help=f"{output}<output_dir>[_N<n_shot>]/seed-<seed>/")

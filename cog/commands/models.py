@@ -15,10 +15,10 @@ from cog.runtime import cli
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code."""
-    parser = cli.Parser(__doc__ or "", has_keys=False)
+    parser = cli.Parser(__doc__, has_keys=False)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for run in (_list, _fetch, _check, _top1):
-        text = run.__doc__ or ""
+        text = run.__doc__
         command = commands.add_parser(run.__name__[1:], help=text, description=text, has_keys=False)
         command.set_defaults(run=run)
         if run is not _list:

@@ -20,7 +20,7 @@ from cog.paths import ModelDir, require_dir
 def main(argv: Sequence[str] | None = None) -> int:
     """Group features by the levels of each kind, train, print the table, draw the figure."""
     example = "--models_root_dir /models --model sup_resnet50 --levels_dir levels --output_dir other_models"
-    parser = flags.parser(__doc__ or "", example)
+    parser = flags.parser(__doc__, example)
     flags.add(parser, "models_root_dir", "model", required=True)
     text = "folder with an output folder of build_levels.py for each kind of levels"
     parser.add_argument("--levels_dir", required=True, metavar="DIR", help=text)

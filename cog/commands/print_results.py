@@ -38,7 +38,7 @@ _FORMAT = "default: text. csv and json have top-5 accuracies and all digits; lat
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """Return the flags; a CogError says that they contradict each other, or that there is nothing to read."""
-    parser = flags.parser(__doc__ or "", *EXAMPLES)
+    parser = flags.parser(__doc__, *EXAMPLES)
     add = parser.add_argument
     add("--models_root_dir", **flags.FLAGS["models_root_dir"])  # not an exported one: there are other sources
     add("--logreg_root_dir", metavar="DIR", help="one evaluation folder, with a subfolder per seed")

@@ -16,7 +16,7 @@ from cog.study.units import Study
 def main(argv: Sequence[str] | None = None) -> int:
     """Show the state of every output, and return the exit code."""
     examples = ("--models_root_dir /models", "--models_root_dir /models --model 'deit_*' mine_net")
-    parser = flags.parser(__doc__ or "", *examples, has_keys=False)
+    parser = flags.parser(__doc__, *examples, has_keys=False)
     flags.add(parser, "models_root_dir", required=True)
     flags.add(parser, "model", help="names, or patterns such as 'deit_*' (default: those of the study)")
     flags.add(parser, "format")

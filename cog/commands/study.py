@@ -33,7 +33,7 @@ logger = logging.getLogger("cog")  # the same name when run with python -m
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     """Return the parsed flags; no file is read or written."""
     parser = flags.parser(
-        __doc__ or "",
+        __doc__,
         "--models_root_dir /models --in1k_images_root /in1k --dataset in1k --dry_run",
         "--model 'deit_*' mine_net --models_file models.yaml --seeds 22 37 --n_shot all 8 CLF.N_EPOCHS 50",
         "--slurm='--partition=gpu --gres=gpu:1 --time=12:00:00' --overwrite",

@@ -113,7 +113,8 @@ class Engine:
         n_trials, sizes = max(1, min(N_STARTUP_TRIALS, settings.n_trials)), [train.x.shape[1], n_classes]
         if settings.classifier != "logreg":  # its products take far longer than gathering its batches
             n_seeds, n_trials, sizes = 1, 1, settings.layer_sizes(*sizes)
-        room = on_host = _USABLE * (memory.available_memory() or math.inf)
+        available = memory.available_memory()
+        room = on_host = _USABLE * (math.inf if available is None else available)
         if self.device.type == "cuda":
             room = _USABLE * torch.cuda.get_device_properties(self.device).total_memory
         spare, stored = min(_SCORES, room / 5), float(train.x.nbytes + test.x.nbytes)

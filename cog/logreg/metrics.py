@@ -103,12 +103,12 @@ def evaluate(
     float32, or (not ``exact``, for curves) in the type of the training.
     """
     rows = rows.to(features.place)
-    _, m, c = logits_of(features.rows(rows[:1], exact=exact)).shape
-    sums, predictions = new_sums(m, y.device), []
+    _, n_classifiers, c = logits_of(features.rows(rows[:1], exact=exact)).shape
+    sums, predictions = new_sums(n_classifiers, y.device), []
     most_rows, values = _CPU_CHUNK if y.device.type == "cpu" else _GPU_CHUNK
-    for part in rows.split(max(64, min(most_rows, values // (m * c)))):
+    for part in rows.split(max(64, min(most_rows, values // (n_classifiers * c)))):
         logits, labels = logits_of(features.rows(part, exact=exact)), y[part.to(y.device)]
-        for i in range(m):
+        for i in range(n_classifiers):
             add_batch(sums[i], logits[:, i], labels)
         predictions.append(logits.argmax(2))
     return sums.tolist(), torch.cat(predictions).T

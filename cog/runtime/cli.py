@@ -23,7 +23,7 @@ class Parser(argparse.ArgumentParser):
     Flags given as ``None`` or ``null`` keep their defaults: bash drivers pass unset variables that way.
     """
 
-    def __init__(self, description: str = "", *, has_keys: bool = True, **options: Any) -> None:
+    def __init__(self, description: str | None = None, *, has_keys: bool = True, **options: Any) -> None:
         options.setdefault("prog", os.path.basename(sys.argv[0]))  # Python 3.14: "python -m cog" for all
         options.setdefault("epilog", CONFIG_HELP if has_keys else None)
         super().__init__(description=description, allow_abbrev=False, **options)

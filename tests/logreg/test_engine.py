@@ -83,7 +83,6 @@ def test_a_recorded_training_has_the_curves_of_the_original_loop():
     assert trained.logs[0]["lr"] == [learning_rate(0.5, epoch + 1, 4) for epoch in range(4)]
     predicted = logits_of(trained.learner.layers(0, 0), TEST.x).argmax(1)
     assert torch.equal(trained.predictions[0], predicted)
-    assert trained.logs[0]["test/top1"][-1] == pytest.approx(100 * (predicted == TEST.y).numpy().mean())
 
 
 def test_bfloat16_moves_no_accuracy_and_trials_are_scored_in_float32():
@@ -235,10 +234,11 @@ def test_a_cpu_trains_a_thousand_columns_in_lockstep(monkeypatch):
     for n_classes, s, k in ((2, 5, 10), (100, 5, 2), (300, 3, 1), (1000, 1, 1)):
         found = lockstep(Settings(seed=0), n_classes=n_classes, n_seeds=5)
         assert (found.seeds, found.trials) == (s, k)
-    monkeypatch.setattr("cog.runtime.memory.available_memory", lambda: 10**8)
     settings = Settings(seed=0, classifier="mlp", mlp_hidden=9000, mlp_layers=3)
-    with pytest.raises(CogError, match="CLF.TYPE mlp .* takes .* GB to train"):
-        lockstep(settings, n_classes=3, n_seeds=5)
+    for available in (10**8, 0):
+        monkeypatch.setattr("cog.runtime.memory.available_memory", lambda n=available: n)
+        with pytest.raises(CogError, match="CLF.TYPE mlp .* takes .* GB to train"):
+            lockstep(settings, n_classes=3, n_seeds=5)
 
 
 def test_precisions_by_device(monkeypatch):
