@@ -44,7 +44,7 @@ def _explain(error: Exception) -> CogError:
     if isinstance(error, CogError):
         return error
     if memory.is_exhausted(error):
-        todo = "lower FT_EXTRACT.BATCH_SIZE, CLF.BATCH_SIZE or FINETUNE.BATCH_PER_DEVICE, or do less at a time"
+        todo = "lower FT_EXTRACT.BATCH_SIZE, CLF.BATCH_SIZE or FINETUNE.BATCH_PER_DEVICE, or do less at once"
         return CogError(f"out of memory ({first_line(error)[:200]}); {todo}")
     if not isinstance(error, OSError):
         raise error
