@@ -13,24 +13,27 @@ import io
 import json
 import os
 import random
-import runpy
 import shutil
 import signal
 import sys
 import tempfile
 import time
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import forks
 import pytest
 import tiny
+from forks import code_of, nothing
 
 from cog.levels import wordnet
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+
+#: Kills per command; 30 take half an hour on two cores (COG_KILLS=30 pytest --slow tests/test_kill.py).
+KILLS = int(os.environ.get("COG_KILLS", "0"))
 
 #: Functions that change files; those of ``os`` are also called by ``pathlib``, ``shutil`` and ``tempfile``.
 OPERATIONS = ("open", "replace", "rename", "link", "unlink", "mkdir", "rmdir", "fsync")
@@ -56,14 +59,10 @@ read_once = functools.cache(wordnet.load_wordnet)
 
 @dataclass
 class Command:
-    """A command line with the place ``{out}`` of its output, and folders to copy there before it starts.
-
-    ``runs``: what an undisturbed run leaves, its number of operations, and its seconds.
-    """
+    """A command line with the place ``{out}`` of its output, and folders to copy there before it starts."""
 
     argv: str
     given: dict[str, Path] = field(default_factory=dict)
-    runs: tuple[dict[str, Any], int, float] | None = None
 
     def fresh(self, out: Path) -> None:
         shutil.rmtree(out, ignore_errors=True)
@@ -95,7 +94,7 @@ def commands(work: Path) -> dict[str, Command]:
         "extraction": f"extract_features --model tiny_net --split train test --models_root_dir {{out}} "
         f"--device cpu {of_images} FT_EXTRACT.BATCH_SIZE 1",
         "run": f"logreg {pair} {training} 12 --output_dir {{out}}/run",
-        "seeds and shots": f"logreg {of_model} --seeds 22 37 45 77 93 --n_shot 0 2 8 {training} 3",
+        "seeds and shots": f"logreg {of_model} --seeds 22 37 45 --n_shot 0 2 {training} 3",
         "levels": f"build_levels --imagenet_images_root {work}/in21k --seen_wnids {work}/seen.txt "
         "--n_levels 2 --level_size 3 --overwrite --output_dir {out}/levels LEVELS.MIN_IMAGES 6 "
         "LEVELS.N_TEST 2 LEVELS.MAX_TRAIN 5",
@@ -135,42 +134,18 @@ def count_operations(out: Path, act: Act) -> None:
     builtins.open = io.open = counting(builtins.open, "open")
 
 
-def nothing(number: int) -> None:
-    """Do nothing before an operation."""
-
-
 def start(command: Command, out: Path, log: Path, act: Act = nothing, note: Act = nothing) -> int:
     """Start a command in a fork that prints into ``log``, and calls ``note`` at its end; returns its pid."""
-    if pid := os.fork():
-        return pid
-    code = 70
-    try:
-        descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        os.dup2(descriptor, 1)
-        os.dup2(descriptor, 2)
-        sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w", buffering=1)
-        sys.argv = ["cog", *command.argv.replace("{out}", str(out)).split()]
+
+    def begin() -> None:
         os.chdir(REPOSITORY)
         if command.argv.startswith("logreg"):  # save after every epoch: something to continue from
             unfinished = importlib.import_module("cog.logreg.search").Unfinished
             unfinished.interval = 0.0
         wordnet.load_wordnet = read_once
         count_operations(out, act)
-        try:
-            runpy.run_module("cog", run_name="__main__")
-        except SystemExit as error:
-            code = int(error.code or 0)
-        sys.stdout.flush()
-        note(code)
-    except BaseException:
-        traceback.print_exc()
-        sys.stderr.flush()
-    finally:
-        os._exit(code)
 
-
-def code_of(pid: int) -> int:
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    return forks.start(command.argv.replace("{out}", str(out)).split(), log, begin, note)
 
 
 def snapshot(folder: Path) -> dict[str, Any]:
@@ -202,35 +177,33 @@ class Bench:
         self.place, self.out, self.log = place, place / "out", place / "log.txt"
         (place / "inputs").mkdir()
         self.commands = commands(place / "inputs")
+        self.known: dict[str, tuple[dict[str, Any], int]] = {}
 
-    def undisturbed(self, name: str) -> tuple[dict[str, Any], int, float]:
-        """Return files, number of operations and seconds of an undisturbed run."""
-        command, told = self.commands[name], self.place / "note.json"
-        for _ in range(0 if command.runs else 2):  # the first run says what to import before the fork
-            counted: list[int] = []
-
-            def note(code: int, counted: list[int] = counted) -> None:
-                told.write_text(json.dumps([[*sys.modules], len(counted)]))
-
-            command.fresh(self.out)
-            began = time.monotonic()
-            assert code_of(start(command, self.out, self.log, counted.append, note)) == 0, (
-                self.log.read_text()
-            )
-            seconds = time.monotonic() - began
-            modules, n_operations = json.loads(told.read_text())
+    def undisturbed(self, name: str) -> tuple[dict[str, Any], int]:
+        """Return files and number of operations of an undisturbed run; what it imports is imported here."""
+        if name not in self.known:
+            told, counted = self.place / "note.json", list[int]()
+            note = [sys.modules, counted]
+            self.run(name, counted.append, lambda _: told.write_text(json.dumps([*map(list, note)])))
+            modules, counted = json.loads(told.read_text())
             for module in modules:
                 with contextlib.suppress(Exception):
                     importlib.import_module(module)
             if name == "levels":
                 read_once()
-            command.runs = snapshot(self.out), n_operations, seconds
-        assert command.runs is not None
-        return command.runs
+            self.known[name] = snapshot(self.out), len(counted)
+        return self.known[name]
+
+    def run(self, name: str, act: Act = nothing, note: Act = nothing) -> float:
+        """Run a command in an empty folder, and return its seconds."""
+        began = time.monotonic()
+        self.commands[name].fresh(self.out)
+        assert code_of(start(self.commands[name], self.out, self.log, act, note)) == 0, self.log.read_text()
+        return time.monotonic() - began
 
     def end(self, name: str, ending: Act, act: Act = nothing) -> None:
         """Start a command, end it, look at what readers see, repeat it, and compare the result."""
-        command, (expected, *_) = self.commands[name], self.undisturbed(name)
+        command, (expected, _) = self.commands[name], self.undisturbed(name)
         command.fresh(self.out)
         pid = start(command, self.out, self.log, act)
         ending(pid)
@@ -246,20 +219,15 @@ class Bench:
         assert differing(snapshot(self.out), expected) == []
 
 
-@pytest.fixture(scope="module", params=["/dev/shm", pytest.param("/var/tmp", marks=pytest.mark.slow)])
+@pytest.fixture(scope="module", params=["/dev/shm", *["/var/tmp"] * (KILLS > 0)])
 def bench(request):
-    """Yield a :class:`Bench` in memory (tmpfs), and one on a disk."""
-    if request.param == "/var/tmp" and not KILLS:
-        pytest.skip("COG_KILLS=30 kills on a disk, too")
+    """Yield a :class:`Bench` in memory (tmpfs), and with COG_KILLS=30 one on a disk."""
     folder = request.param if os.path.isdir(request.param) else None
     with tempfile.TemporaryDirectory(prefix="cog-kill-", dir=folder) as place:
         yield Bench(Path(place))
 
 
-#: Kills per command; 30 take half an hour on two cores (COG_KILLS=30 pytest --slow tests/test_kill.py).
-KILLS = int(os.environ.get("COG_KILLS", "0"))
-
-#: Commands that take seconds to start: by default, they are killed once, and four start at once.
+#: Commands that take seconds to start: by default, they are killed once, and three start at once.
 LONG = ("levels", "study")
 
 NAMES = ("extraction", "run", "seeds and shots", "levels", "fine-tuning", "analysis")
@@ -269,7 +237,7 @@ SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in NAMES]
 @pytest.mark.parametrize("name", ["run", *SLOW[:1], *SLOW[2:]])
 def test_killed_before_every_kth_operation(bench, name):
     n_operations = bench.undisturbed(name)[1]
-    n = min(KILLS or (1 if name in LONG else 3), n_operations)
+    n = min(KILLS or (1 if name in LONG else 2), n_operations)
     for operation in (1 + (2 * index + 1) * n_operations // (2 * n) for index in range(n)):
 
         def act(number: int, operation: int = operation) -> None:
@@ -283,9 +251,10 @@ def test_killed_before_every_kth_operation(bench, name):
 @pytest.mark.parametrize("name", SLOW)
 def test_ended_at_random_instants(bench, name, number):
     """One instant in each n-th part of the time that the command takes."""
-    n = KILLS or (1 if name in LONG else 3)
+    n = KILLS or (1 if name in LONG else 2)
     n = n if number == signal.SIGKILL else min(n, 10)
-    seconds, rng = bench.undisturbed(name)[2], random.Random(name)
+    bench.undisturbed(name)
+    seconds, rng = bench.run(name), random.Random(name)
     for index in range(n):
 
         def ending(pid: int, instant: float = (index + rng.random()) * seconds / n) -> None:
@@ -297,9 +266,9 @@ def test_ended_at_random_instants(bench, name, number):
 
 @pytest.mark.parametrize("name", ["run", *SLOW[:1], *SLOW[2:], pytest.param("study", marks=pytest.mark.slow)])
 def test_twelve_at_once_one_ends_well_and_every_output_is_made(bench, name):
-    command, (expected, *_) = bench.commands[name], bench.undisturbed(name)
+    command, (expected, _) = bench.commands[name], bench.undisturbed(name)
     command.fresh(bench.out)
-    logs = [bench.place / f"log-{number}.txt" for number in range(12 if KILLS or name not in LONG else 4)]
+    logs = [bench.place / f"log-{number}.txt" for number in range(12 if KILLS or name not in LONG else 3)]
     codes = [code_of(pid) for pid in [start(command, bench.out, log) for log in logs]]
     assert 0 in codes and {*codes} <= {0, 2}, codes
     for code, log in zip(codes, logs, strict=True):

@@ -144,7 +144,8 @@ def _try_models(
         dataset_of |= {model: task.dataset for model in task.models if model not in dataset_of}
     if not dataset_of:
         return 0
-    import timm  # noqa: F401 (and torchvision, which most networks need: once, for all processes)
+    if args.model_loader is None:
+        import timm  # noqa: F401 (and torchvision, which most networks need: once, for all processes)
     import torch
 
     from cog.features.extract import Model
@@ -163,7 +164,6 @@ def _try_models(
 
     code, tried = 0, networks.in_processes(trial, [*dataset_of], n_processors())
     for model, result in zip(dataset_of, tried, strict=True):
-        result = result or CogError("its process has crashed")
-        print(f"# {model}: {result}", flush=True)
-        code = CogError.exit_code if isinstance(result, CogError) else code
+        print(f"# {model}: {result or 'its process has crashed'}", flush=True)
+        code = code if isinstance(result, str) else CogError.exit_code
     return code
