@@ -29,7 +29,7 @@ def graphs(draw):
     return parents, names, draw(nodes), draw(nodes)
 
 
-@settings(max_examples=n_examples(15, 100), deadline=None)
+@settings(max_examples=n_examples(15, 200), deadline=None)
 @given(graphs())
 def test_random_graphs_equal_plain_code(case):
     parents, names, rows, columns = case
@@ -57,8 +57,8 @@ def test_every_measure_equals_nltk_on_random_pairs(shared_dir, wordnet, tmp_path
     counts = {int(graph.wnids[node][1:]): 23_546 * math.exp(-information[node]) for node in taxonomy}
     ic = {"n": {0: 23_546.0, **counts}}
     chooser = random.Random(0)
-    rows = chooser.sample(taxonomy, 30)
-    columns = chooser.sample(sorted(seen.tolist()), 20) + chooser.sample(taxonomy, 10)
+    rows = chooser.sample(taxonomy, 60)
+    columns = chooser.sample(sorted(seen.tolist()), 40) + chooser.sample(taxonomy, 20)
     columns[:3] = rows[:3]
     offsets = {node: int(graph.wnids[node][1:]) for node in rows + columns}
     synset = {node: nltk_reader.synset_from_pos_and_offset("n", offset) for node, offset in offsets.items()}
