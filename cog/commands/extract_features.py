@@ -72,8 +72,6 @@ def plan(args: argparse.Namespace) -> tuple[list[Any], dict[str, CogError]]:
         logging.getLogger("cog").error("%s: %s", name, each)
     pairs, sources = itertools.product(args.dataset, args.split), flags.image_sources(args)
     lists = {pair: sources.list_images(*pair) for pair in pairs}
-    if limit := paths.limit_of(root or ""):
-        lists = {pair: images.first(limit) for pair, images in lists.items()}
     for dataset in args.dataset if len(args.split) > 1 else ():
         train, test = (lists[dataset, split].classes for split in constants.SPLITS)
         if differing := sorted({*train} ^ {*test}):

@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from cog import constants
+from cog import constants, paths
 from cog.data import datasets
 from cog.errors import CogError, some
 from cog.runtime import cli
@@ -95,11 +95,12 @@ def add(parser: argparse.ArgumentParser, *names: str, **changes: Any) -> None:
 
 
 def image_sources(args: argparse.Namespace) -> datasets.ImageSources:
-    """Return the values of the flags that locate images; two data sets of one folder are a CogError."""
+    """Return where images are, and how many count; two data sets of one folder are a CogError."""
     root = datasets.OWN.root
     if len(own := [name for name in args.dataset if datasets.find(name).root == root]) > 1:
         raise CogError(f"--{root} is of one data set, and --dataset names {some(own)}; take one at a time")
-    return datasets.ImageSources({flag: getattr(args, flag) for flag in IMAGES})
+    limit = vars(args).get("limit") or paths.limit_of(args.models_root_dir or "")
+    return datasets.ImageSources({flag: getattr(args, flag) for flag in IMAGES}, limit)
 
 
 def each(args: argparse.Namespace, *ideas: str, of_one: Sequence[str] = ()) -> list[argparse.Namespace]:

@@ -102,6 +102,7 @@ class ImageSources:
     """Folders and files with images: the value of each flag of :func:`flags` by name; None: not given."""
 
     values: Mapping[str, str | None]
+    limit: int = 0  # N: the first N images of the first N classes alone
 
     def require(self, dataset: str, *, why: str | None = None) -> dict[str, str]:
         """Return the values of the flags that a data set needs; ``why`` begins a message about one."""
@@ -123,7 +124,7 @@ class ImageSources:
         found = find(dataset).images(dataset, split, self.require(dataset))
         for line in count_differences(found):
             logger.warning("%s", line)
-        return found
+        return found.first(self.limit) if self.limit else found
 
 
 def count_differences(listed: ImageList) -> list[str]:

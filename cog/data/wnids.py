@@ -5,8 +5,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-#: The 1000 classes of ILSVRC-2012, one id per line.
-IN1K_LIST = Path(__file__).parent / "in1k_wnids.txt"
+IN1K_LIST = Path(__file__).parent / "in1k_wnids.txt"  # an id per line
 
 
 def is_wnid(text: str) -> bool:
