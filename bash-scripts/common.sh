@@ -35,8 +35,8 @@ run() {
     [[ ${status} -eq 0 ]] || exit "${status}"
 }
 
-# Variables are the lines name="${name:-default}" of the driver. `words`: all other arguments, KEY VALUE `pairs` last.
-variables=" $(sed -n 's/^\([a-z_0-9]*\)="\${\1:-.*/\1/p' "$0" | tr '\n' ' ')"
+# Variables are the lines name=value above "source" in the driver. `words`: all other arguments, KEY VALUE `pairs` last.
+variables=" $(sed -n '/^source/q; s/^\([a-z_0-9]*\)=.*/\1/p' "$0" | tr '\n' ' ')"
 words=() pairs=()
 while [[ $# -gt 0 ]]; do
     if [[ "$1" == "-h" || "$1" == "--help" ]]; then

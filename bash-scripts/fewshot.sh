@@ -10,5 +10,5 @@ dataset="${dataset:-None}"
 seeds="${seeds:-22 37 45 77 93}"
 shots="${shots:-1 2 4 8 16 32 64 128}"
 
-export models_root_dir model_name dataset seeds shots
-exec bash "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/logreg.sh" "$@"
+exec bash "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/logreg.sh" models_root_dir="${models_root_dir}" \
+    model_name="${model_name}" dataset="${dataset}" seeds="${seeds}" shots="${shots}" "$@"

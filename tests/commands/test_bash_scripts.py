@@ -128,6 +128,22 @@ def test_extraction_is_that_of_all_data_sets_and_splits(bash, notes, tmp_path):
     assert sorted(args.split) == ["test", "train"]
 
 
+def test_variables_are_set_in_a_driver_too(bash, repository, tmp_path):
+    scripts = shutil.copytree(repository / "bash-scripts", tmp_path / "bash-scripts")
+    for number, name in enumerate(("extract_features.sh", "fewshot.sh", "logreg.sh")):
+        text = (scripts / name).read_text()
+        (scripts / name).write_text(re.sub("(?m)^(models_root_dir|seeds)=.*", rf"\1={number}", text))
+    (tmp_path / "python").write_text('#!/bin/sh\necho "$models_root_dir $*"\n')
+    (tmp_path / "python").chmod(0o755)
+    for driver, words, told in (
+        ("extract_features.sh", [], "0 "),
+        ("extract_features.sh", ["models_root_dir=/other"], "/other "),
+        ("fewshot.sh", [], "1 "),
+    ):
+        output = bash(scripts / driver, *words, COG_PYTHON=str(tmp_path / "python")).stdout
+        assert output.startswith(told) and ("--seeds 1 " in output) == (driver == "fewshot.sh"), output
+
+
 def test_experiments_are_those_of_the_paper(bash, notes, tmp_path):
     names = ["logreg", "fewshot", "mlp", "mlp_noact", "balanced", "label_free", "confident", "figures"]
     words = [*names, "models_root_dir=m", "model_name=my_net", "dataset=in1k,cog_l1", "shots=1 2"]
