@@ -88,7 +88,7 @@ def _change(*counts: dict[int, Any]) -> tuple[float, float]:
     runs = [list(of.values()) for of in counts if None not in of.values()]
     estimates = [one for of in runs if (one := uncertainty.accuracy(of)) is not None]
     found = uncertainty.change(*estimates) if len(estimates) == 2 else None
-    return (np.nan, np.nan) if found is None else found.interval
+    return (np.nan, np.nan) if found is None else (found.low, found.high)
 
 
 def relative_to(means: pd.DataFrame, model: str) -> pd.DataFrame:
@@ -118,22 +118,18 @@ def relative_to(means: pd.DataFrame, model: str) -> pd.DataFrame:
     view = means[means["model"] != model].merge(base, on=CELL, suffixes=("", "_base"))
     own = (view["source"] != view["source_base"]).sort_values(kind="stable").index
     view = in_order(view.loc[own].drop_duplicates(["source", "model", *CELL]))
-    names = ["difference", "deviation", "low", "high", "p", "unknown", "common_seeds"]
+    names = ["value", "std", "low", "high", "p", "unknown", "common_seeds"]
     made = pd.DataFrame([_pair(row) for row in view.to_dict("records")], columns=names)
     told = made["p"].notna() & (made["unknown"] == "")
     made["p_holm"] = np.nan
     made.loc[told, "p_holm"] = uncertainty.holm(made.loc[told, "p"].tolist())
-    cases = [made["unknown"] != "", made["p_holm"] >= ERROR_RATE, made["difference"] > 0]
+    cases = [made["unknown"] != "", made["p_holm"] >= ERROR_RATE, made["value"] > 0]
     words = ["no verdict: " + made["unknown"], "cannot be told apart", "higher"]
+    parts = {"accuracy": "value", "baseline": "value_base", "baseline_source": "source_base"}
     view = view.assign(
-        accuracy=view["value"],
-        baseline=view["value_base"],
-        baseline_source=view["source_base"],
-        value=made["difference"],
-        std=made["deviation"],
-        **{name: made[name] for name in ("low", "high", "p", "p_holm", "common_seeds")},
-        reading=np.select(cases, words, "lower"),
+        **{name: view[of] for name, of in parts.items()}, reading=np.select(cases, words, "lower")
     )
+    view = view.assign(**made.drop(columns="unknown"))
     return view.drop(columns=view.filter(regex="_base$").columns)
 
 
@@ -161,7 +157,8 @@ def _pair(row: dict[str, Any]) -> tuple[Any, ...]:
     if estimate is None:
         reason = "not the same test images" if len(runs[0][0].correct) > 1 else "a single concept"
         return *head, *nothing[2:], reason, text
-    return *head, *estimate.interval, estimate.p, "one common seed" if len(seeds) == 1 else "", text
+    doubt = "one common seed" if len(seeds) == 1 else ""
+    return *head, estimate.low, estimate.high, estimate.p, doubt, text
 
 
 def relative(means: pd.DataFrame, evaluation: str, base: str, metric: str) -> pd.DataFrame:

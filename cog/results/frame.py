@@ -137,7 +137,7 @@ def _missing(means: pd.DataFrame, seeds: Sequence[int]) -> list[str]:
 
 def _ends(counts: Mapping[int, Any]) -> tuple[float, float]:
     found = None if None in counts.values() else uncertainty.accuracy(list(counts.values()))
-    return (np.nan, np.nan) if found is None else found.interval
+    return (np.nan, np.nan) if found is None else (found.low, found.high)
 
 
 def is_classifier(evaluation: str) -> bool:

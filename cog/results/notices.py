@@ -205,8 +205,7 @@ def _changed_features(means: pd.DataFrame, runs: list[Any], results: Results) ->
         now = results.features.get((run.model, run.dataset, split), {}).get(name)
         return bool(now) and run.details["used"][split].get(name) not in (None, now)
 
-    names = "checkpoint_sha256", "sample_sha256", "rows_sha256"
-    entries = [(split, name) for split in constants.SPLITS for name in names]
+    entries = [(split, name) for split in constants.SPLITS for name in ("checkpoint_sha256", "rows_sha256")]
     return [_place(run) for run in runs if any(is_other(run, *entry) for entry in entries)]
 
 

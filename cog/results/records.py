@@ -1,8 +1,9 @@
 """The record of one run of a classifier, read from its seed folder as rows of the long table.
 
-It is ``results.json``. Runs of the original toolkit have none; their accuracies are those of ``logs.pkl``.
+It is ``results.json``. Runs of the original toolkit have none; ``logs.pkl`` and ``config.txt`` tell of them.
 """
 
+import contextlib
 import hashlib
 import json
 import os
@@ -18,7 +19,7 @@ from cog import constants
 from cog.constants import LOGS_FILE, RESULTS_FILE
 from cog.errors import CogError, os_errors_explained
 from cog.results import concept_counts
-from cog.results.benchmark import data_of, unlike_protocol
+from cog.results.benchmark import PROTOCOL, data_of, unlike_protocol
 from cog.results.frame import RUNS
 from cog.runtime import files, safe_load
 
@@ -50,9 +51,8 @@ def read_run(path: str, place: Place, features: Features) -> list[dict[str, Any]
     ``versions``, ``device``, ``precision``, ``finished`` (ISO 8601, UTC). Descriptions of the features are
     added to ``features``. An unfinished, ambiguous or unreadable run, or one of another place, is a CogError.
     """
-    record = load_record(path)
-    final, accuracies = _read_logs(path) if record is None else _final(path, record, place)
-    record = record or {}
+    found = load_record(path)
+    record, final, accuracies = _read_original(path) if found is None else _final(path, found, place)
     identity, stated, rows = (mapping(record.get(name)) for name in ("identity", "final", "rows"))
     used = {split: mapping(identity.get(f"{split}_features")) for split in constants.SPLITS}
     train, _ = (_describe(path, place, split, record, features) for split in constants.SPLITS)
@@ -99,7 +99,7 @@ def load_record(folder: str | os.PathLike[str]) -> dict[str, Any] | None:
     return files.read_object(file, largest=_LARGEST) if os.path.lexists(file) else None
 
 
-def _final(path: str, record: Mapping[str, Any], place: Place) -> tuple[str, dict[str, float]]:
+def _final(path: str, record: dict[str, Any], place: Place) -> tuple[dict[str, Any], str, dict[str, float]]:
     final = record.get("final")
     if not isinstance(final, dict):
         raise CogError(f"{RESULTS_FILE} does not describe a run (no entry 'final')")
@@ -119,10 +119,11 @@ def _final(path: str, record: Mapping[str, Any], place: Place) -> tuple[str, dic
         for name, value in accuracies.items():  # as the last number of a pickled list, or the only one
             if not any(struct.pack(">cdc", b"G", value, end) in content for end in (b"e", b"a")):
                 raise CogError(f"{RESULTS_FILE} was changed: its {name} accuracy is not in {LOGS_FILE}")
-    return folder, accuracies
+    return record, folder, accuracies
 
 
-def _read_logs(path: str) -> tuple[str, dict[str, float]]:
+def _read_original(path: str) -> tuple[dict[str, Any], str, dict[str, float]]:
+    """Return what a record would tell of a run of the original toolkit, its final folder, the accuracies."""
     with os_errors_explained("cannot be read"):
         names = [name for name in sorted(os.listdir(path)) if name.startswith("final")]
     finals = [name for name in names if os.path.lexists(f"{path}/{name}/{LOGS_FILE}")]
@@ -138,7 +139,17 @@ def _read_logs(path: str) -> tuple[str, dict[str, float]]:
             raise CogError(f"{name} has no list {key} with the value of a finished epoch")
         value = values[-1].item() if isinstance(values[-1], np.generic) else values[-1]
         last[metric] = _percentage(value, f"{name}: {key}")
-    return finals[0], last
+    trained, n_epochs = logs.get("train/top1"), len(logs["test/top1"])
+    # The last epoch is the first one whose loss is not finite; the curves of the training end before.
+    diverged = isinstance(trained, list) and len(trained) < n_epochs
+    settings: dict[str, Any] = {} if diverged else {"n_epochs": n_epochs}
+    with contextlib.suppress(CogError, ValueError):
+        lines = files.contents(f"{path}/config.txt", 1 << 16).decode().partition("CLF:")[2]
+        lines = re.sub(r":\s+- (\S+)\s+- (\S+)", r": [\1, \2]", re.split(r"\n(?=\S)", lines)[0])
+        stated = dict(re.findall(r"(?m)(\w+): ([\w.+-]+|\[[^[\n]+)$", lines))
+        known = {name: key[4:] for name, (_, key) in PROTOCOL.items() if key[4:] in stated}
+        settings |= {name: json.loads(stated[key]) for name, key in known.items()}
+    return {"identity": settings, "final": {"diverged": diverged}}, finals[0], last
 
 
 def _percentage(value: Any, name: str) -> float:
@@ -148,9 +159,7 @@ def _percentage(value: Any, name: str) -> float:
     return accuracy
 
 
-def _describe(
-    path: str, place: Place, split: str, record: Mapping[str, Any], known: Features
-) -> dict[str, Any]:
+def _describe(path: str, place: Place, split: str, record: dict, known: Features) -> dict[str, Any]:
     """Return the description of the features of a run: beside it, else at the recorded path, else empty."""
     key = place.model, place.dataset, split
     if key not in known or not place.model:
@@ -178,7 +187,7 @@ def features_digest(used: Mapping[str, Mapping[str, Any]]) -> str | None:
     """Return a digest of the recorded features of a run: of their rows, else of all that is recorded."""
     if not all(used.values()):
         return None
-    rows = [identity.get("rows_sha256") or identity.get("sample_sha256") for identity in used.values()]
+    rows = [identity.get("rows_sha256") for identity in used.values()]
     images = [identity.get("image_list_sha256") for identity in used.values()]  # rows are a sample
     content = [*rows, *images] if None not in rows else list(used.values())
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]

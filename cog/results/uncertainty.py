@@ -54,11 +54,6 @@ class Estimate:
     high: float
     p: float | None = None  # of a difference, two-sided: the interval of confidence 1 - p ends at 0
 
-    @property
-    def interval(self) -> tuple[float, float]:
-        """Both ends."""
-        return self.low, self.high
-
 
 def accuracy(runs: Sequence[ConceptCounts]) -> Estimate | None:
     """Return the mean accuracy, in percent, of one run for each seed with its interval.

@@ -32,7 +32,7 @@ def test_differences_are_those_of_the_interval_over_concepts_and_common_seeds():
     b = rows("a_c", correct=binomial(2), seeds=range(1, 6))
     found, common = against(a, b), (a[1:], b[:-1])
     expected = uncertainty.difference(*([row["correct"] for row in some] for some in common))
-    assert (found["low"], found["high"], found["p"]) == (*expected.interval, expected.p)
+    assert (found["low"], found["high"], found["p"]) == (expected.low, expected.high, expected.p)
     assert found["value"] == pytest.approx(expected.mean) and found["common_seeds"] == "1 2 3 4"
     differences = [one["value"] - other["value"] for one, other in zip(*common)]
     assert found["std"] == pytest.approx(statistics.stdev(differences))
@@ -107,7 +107,8 @@ def test_changes_since_in1k():
     [base, level], [s1, s2] = means["value"], means["std"]
     assert row["value"] == pytest.approx(100 * (level - base) / base) and row["in1k"] == base
     estimates = [uncertainty.accuracy([r["correct"] for r in rows("a_b", correct=c)]) for c in (b, a)]
-    assert (row["low"], row["high"]) == uncertainty.change(*estimates).interval
+    expected = uncertainty.change(*estimates)
+    assert (row["low"], row["high"]) == (expected.low, expected.high)
     assert row["std"] == pytest.approx(100 * math.hypot(s2 / base, level * s1 / base**2))
     for odd in ({"protocol": "n_epochs 3"}, {"data": "24 classes"}):
         assert compare.drop(means_of(rows("a_b", [1.0], **odd), rows("a_b", [1.0], dataset="cog_l5"))).empty

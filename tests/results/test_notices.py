@@ -67,9 +67,9 @@ def test_diverged_training_comes_first_and_edges_are_told(tmp_path):
     assert edge.places == ["my_net, IN-1K, all, seed 22: 88"] and "upper end" in edge.title
 
 
-@pytest.mark.parametrize("changed", ["checkpoint_sha256", "sample_sha256", "rows_sha256"])
+@pytest.mark.parametrize("changed", ["checkpoint_sha256", "rows_sha256"])
 def test_features_that_were_made_anew_of_other_checkpoints_or_with_failed_images(tmp_path, changed):
-    used = {"checkpoint_sha256": "a" * 64, "sample_sha256": "b" * 64, "rows_sha256": "c" * 64}
+    used = {"checkpoint_sha256": "a" * 64, "rows_sha256": "c" * 64}
     make_runs(tmp_path, identity={f"{split}_features": used for split in constants.SPLITS})
 
     def titles(dataset, **described):

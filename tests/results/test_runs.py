@@ -75,6 +75,25 @@ def test_runs_on_other_features_are_named_and_do_not_count(tmp_path, made, odd):
     assert len({*lists}) == len(lists), "images of the same names and other contents"
 
 
+CONFIG = "CLF:\n    LR_INTV:\n    - 0.1\n    - 10.0\n    N_TRIALS: {}\nFT_EXTRACT:\n    N_TRIALS: 8\n"
+
+
+@pytest.mark.parametrize(
+    ("config", "n_lost", "protocol"),
+    [
+        (CONFIG.format(30), 0, "n_epochs 60, lr_interval 0.1 to 10"),
+        (CONFIG.format(3), 1, "n_trials 3, lr_interval 0.1 to 10, training diverged"),
+        ("CLF:\n    N_TRIALS: " + "[" * 9999, 0, "n_epochs 60"),
+    ],
+)
+def test_settings_of_runs_of_the_original_toolkit(tmp_path, config, n_lost, protocol):
+    logs = make_logs(n_epochs=60)
+    logs["train/top1"] = logs["train/top1"][n_lost:]
+    make_seed_folder(tmp_path / "seed-22", logs=logs)
+    (tmp_path / "seed-22/config.txt").write_text(config)
+    assert {row["protocol"] for row in only(runs.read_folder(tmp_path))} == {protocol}
+
+
 def test_a_pickle_that_runs_code_is_reported_and_never_executed(tmp_path):
     proof = tmp_path / "executed"
 
