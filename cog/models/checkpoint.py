@@ -30,15 +30,6 @@ _ENTRIES = ("state_dict.", "model_state_dict.", "model.", "module.", "shadow.")
 _HOLDERS = (*_AVERAGES, *_ENTRIES, "_orig_mod.", "backbone.", "visual.")
 
 
-class _Unread:
-    """A stand-in for the options of a training, and for numbers such as its accuracy."""
-
-    def __init__(self, *_: Any) -> None: ...
-    def __setstate__(self, _: Any) -> None: ...
-
-
-_BESIDE = "argparse.Namespace numpy.dtype numpy.core.multiarray.scalar numpy._core.multiarray.scalar"
-
 #: First bytes of a file of ``torch.save`` before torch 1.6: its pickled magic number.
 _LEGACY_TORCH = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."
 
@@ -62,7 +53,7 @@ def read(path: Path, *, prefix: str = "") -> Any:
             if any(name.endswith("/constants.pkl") for name in archive.namelist()):
                 return containers.read_torchscript(path)
     if head.startswith((b"PK\x03\x04", _LEGACY_TORCH)):
-        return load_torch(path, allow=[(_Unread, name) for name in _BESIDE.split()])
+        return load_torch(path)
     if head[8:9] == b"{" and int.from_bytes(head[:8], "little") <= os.path.getsize(path) - 8:
         return load_safetensors(path)
     if head[:1] != b"\x80":

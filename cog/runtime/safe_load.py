@@ -12,7 +12,7 @@ import re
 import sys
 import warnings
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any, ClassVar
 
@@ -68,12 +68,6 @@ def set_state(made: Any, state: Any) -> None:
         raise UnsafeFileError(f"a state of {type(made).__name__}")
 
 
-def _encode(text: str, encoding: str) -> bytes:
-    if encoding != "latin1":
-        raise UnsafeFileError("bytes that are not Latin-1")
-    return text.encode("latin1")
-
-
 def _judged(load: Callable[[Any], None]) -> Callable[[Any], None]:
     """Return a step that makes an object, unless a small file would take all memory or time in this way."""
 
@@ -97,7 +91,7 @@ _NAMES: dict[str, Any] = {
     "numpy.core.multiarray._reconstruct": lambda *_: np.empty(0, dtype=np.int8),
     "numpy.core.multiarray.scalar": lambda dtype, raw: _from_buffer(raw, dtype, ()).item(),
     "numpy.core.numeric._frombuffer": _from_buffer,
-    "_codecs.encode": _encode,
+    "_codecs.encode": lambda text, encoding: text.encode({"latin1": "latin1"}[encoding]),
     "builtins.bytes": lambda: b"",  # of protocols 0 to 2; others use _codecs.encode
     "collections.OrderedDict": dict,
     "collections.defaultdict": lambda factory=None: {},
@@ -153,11 +147,20 @@ def require_stored(archive: IO[bytes]) -> None:
         raise UnsafeFileError("records that announce more bytes than the file has")
 
 
-def load_torch(path: str | os.PathLike[str], *, allow: Sequence[Any] = (), mmap: bool = False) -> Any:
-    """Read (or map) a file of ``torch.save`` onto the CPU; an UnsafeFileError names classes but ``allow``."""
+class _Unread:  # in place of what is stored beside tensors: options of a training, arrays, numbers
+    def __init__(self, *_: Any) -> None: ...
+    def __setstate__(self, _: Any) -> None: ...
+
+
+_BESIDE = ["argparse.Namespace", "numpy.ndarray", "numpy.dtype"]
+_BESIDE += [f"numpy.{core}.multiarray.{n}" for core in ("core", "_core") for n in ("scalar", "_reconstruct")]
+
+
+def load_torch(path: str | os.PathLike[str], *, mmap: bool = False) -> Any:
+    """Read (or map) a file of ``torch.save`` onto the CPU; an UnsafeFileError names a class in it."""
     import torch
 
-    with explained(path, "torch file"), torch.serialization.safe_globals(list(allow)):
+    with explained(path, "torch file"), torch.serialization.safe_globals([(_Unread, n) for n in _BESIDE]):
         with files.open_regular(path) as handle:
             if handle.read(4) == b"PK\x03\x04":
                 require_stored(handle)

@@ -41,7 +41,7 @@ def test_saved_features_are_loaded_as_float32(tmp_path, dtype):
     feature_files.save(feature_files.FeatureSet(x, y, "a_b_in1k_train"), tmp_path / "X_Y.pth")
     raw = torch.load(tmp_path / "X_Y.pth", weights_only=True)
     assert torch.equal(raw["X"], x) and raw["Y"].dtype == torch.int64 and raw["name"] == "a_b_in1k_train"
-    old = {"X": x, "Y": y.int(), "extra": [1]}
+    old = {"X": x, "Y": y.int(), "paths": np.array(["a.png"]), "n": np.int64(4)}
     torch.save(old, tmp_path / "X_Y.pth", _use_new_zipfile_serialization=dtype != torch.float64)
     loaded = feature_files.load(tmp_path)
     assert loaded.x.dtype == torch.float32 and torch.equal(loaded.x, x.float())
