@@ -10,8 +10,7 @@ SPLITS = ("train", "test")
 #: ILSVRC-2012 keeps its official validation images in ``val``; the benchmark tests on them.
 IN1K_FOLDERS = {"train": "train", "test": "val"}
 
-N_LEVELS = 5
-COG_LEVELS = tuple(f"cog_l{level}" for level in range(1, N_LEVELS + 1))
+COG_LEVELS = tuple(f"cog_l{level}" for level in range(1, 6))
 DATASETS = (IN1K, *COG_LEVELS)
 
 #: Seeds and shots of the paper's study (Sec. 4.1; the values are those of the original bash scripts).

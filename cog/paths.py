@@ -78,8 +78,10 @@ class ModelDir:
         return self.features(dataset, split) / constants.FEATURES_FILE
 
     def run(self, dataset: str, *, name: str, n_shot: int, seed: int) -> Path:
-        """Return the folder of one classifier run (``n_shot`` 0: all training images)."""
-        return self.path / check_dataset_name(dataset) / evaluation_folder(name, n_shot) / f"seed-{seed}"
+        """Return the folder of one classifier run (``n_shot`` 0: all training images), in its spelling."""
+        place, folder = self.path / check_dataset_name(dataset), evaluation_folder(name, n_shot)
+        spelled = [f"{folder}/seed-{seed}", f"{folder}/seed_{seed}", f"eval_{name}-N{n_shot}/seed_{seed}"]
+        return next((place / one for one in spelled if (place / one).exists()), place / spelled[0])
 
 
 def features_file(path: str | os.PathLike[str]) -> Path:

@@ -82,10 +82,8 @@ def add_scores(sums: Tensor, logits: Tensor, bias: Tensor, y: Tensor, share: Ten
     target = z.gather(2, y[..., None])
     before = (z > target).sum(-1).float() + _tied_before(z, target, y)
     rank = before.where(torch.isfinite(target[..., 0]), float(logits.shape[-1]))
-    scores = torch.stack(
-        [torch.logsumexp(z, -1) - target[..., 0], (rank < 1).float(), (rank < 5).float()], -1
-    )
-    sums.add_(scores.where((share > 0)[:, None], 0.0).sum(1, dtype=sums.dtype))
+    scores = torch.logsumexp(z, -1) - target[..., 0], (rank < 1).float(), (rank < 5).float()
+    sums.add_(torch.stack(scores, -1).where((share > 0)[:, None], 0.0).sum(1, dtype=sums.dtype))
 
 
 def to_scores(sums: list[float], n: int) -> Scores:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from cog.logreg.protocol import RunResult
 
 #: Names in the folder of a run, of this toolkit and of the original one.
-CONTENTS = (RESULTS_FILE, LOG_FILE, "final-*", "study.pkl", "arguments.json", "config.txt")
+CONTENTS = (RESULTS_FILE, LOG_FILE, "final-*", "val-*/", "study.pkl", "arguments.json", "config.txt")
 
 
 @dataclass(frozen=True)

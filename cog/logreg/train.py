@@ -70,10 +70,8 @@ def _find_features(args: argparse.Namespace) -> tuple[Path, Path, ModelDir | Non
         if folders == [None, None]:
             folders = [model_dir.features(args.dataset, split) for split in constants.SPLITS]
     if None in folders:
-        these = (
-            "--models_root_dir with --model and --dataset, or --train_features_dir and --test_features_dir"
-        )
-        raise CogError(f"no features: give {these}")
+        these = "--train_features_dir and --test_features_dir"
+        raise CogError(f"no features: give --models_root_dir with --model and --dataset, or {these}")
     if args.output_dir is None and model_dir is None:
         raise CogError("nowhere to write: give --output_dir")
     train, test = (features_file(folder) for folder in folders)
@@ -103,12 +101,15 @@ def train_all(runs: Sequence[Run], train: Path, test: Path, args: argparse.Names
     """
     wanted = []
     for run in runs:
-        if not run.output.is_done(overwrite=args.overwrite):
+        path, record = run.output.path, run.output.path / constants.RESULTS_FILE
+        is_original = any(path.glob(f"final*/{constants.LOGS_FILE}")) and not record.exists()
+        if is_original and not args.overwrite:
+            logger.warning("%s is kept, and no %s tells how it was made", path, constants.RESULTS_FILE)
+        elif not run.output.is_done(overwrite=args.overwrite):
             wanted.append(run)
-            continue
-        logger.info("%s is complete, skipped", run.output.path)
-        record = files.read_object(run.output.path / constants.RESULTS_FILE)
-        print_accuracies(record.get("final", {}), run.output.path)
+        else:
+            logger.info("%s is complete, skipped", path)
+            print_accuracies(files.read_object(record).get("final", {}), path)
     if not wanted:
         return
     from cog.features import feature_files

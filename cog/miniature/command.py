@@ -75,7 +75,7 @@ def top1(means: pd.DataFrame) -> pd.DataFrame:
     of_top1 = means[means["metric"] == "top1"]
     wide = of_top1.pivot_table(index=["model", "n_shot"], columns="dataset", values="value")
     wide = wide.reindex(columns=list(constants.DATASETS)).dropna()
-    wide.columns = ["seen", *(f"L{k}" for k in range(1, constants.N_LEVELS + 1))]
+    wide.columns = ["seen", *(f"L{k}" for k in range(1, len(constants.COG_LEVELS) + 1))]
     return wide.loc[sorted(wide.index, key=lambda row: (row[0] != TRAINED, row[1] != 0, -row[1]))]
 
 

@@ -112,12 +112,11 @@ def survey(study: Study) -> dict[Unit, State]:
 
 def _state(study: Study, unit: Unit) -> State:
     folder = study.folder(unit)
-    if not unit.split:
-        return output.state(folder, RESULTS_FILE)
-    if (folder / constants.FEATURES_FILE).is_file():  # of this toolkit or the original one
+    state = output.state(folder, FEATURES_RECORD if unit.split else RESULTS_FILE)
+    made = constants.FEATURES_FILE if unit.split else f"final*/{constants.LOGS_FILE}"
+    if (unit.split or state.word == MISSING) and any(folder.glob(made)):  # of the original toolkit, too
         return State(DONE)
-    state = output.state(folder, FEATURES_RECORD)
-    return State(DELETED) if state.word == DONE else state
+    return State(DELETED) if unit.split and state.word == DONE else state
 
 
 def draw(study: Study, states: Mapping[Unit, State]) -> str:
