@@ -102,8 +102,7 @@ def parse_evaluation_folder(folder: str) -> tuple[str, int] | None:
 
 def parse_seed_folder(folder: str) -> int | None:
     """Return the seed of a seed folder in either spelling, or None."""
-    match = re.fullmatch(r"seed[-_]([0-9]+)", folder)
-    return int(match[1]) if match else None
+    return int(match[1]) if (match := re.fullmatch(r"seed[-_]([0-9]+)", folder)) else None
 
 
 def require_file(path: str | os.PathLike[str], flag: str, kind: str = "file") -> Path:

@@ -41,9 +41,8 @@ def available_memory(proc: Path = Path("/proc"), control: Path = Path("/sys/fs/c
         rooms.append(1024 * int(re.findall(r"MemAvailable:\s+(\d+)", (proc / "meminfo").read_text())[0]))
         group /= re.findall(r"(?m)^0::/(.*)$", (proc / "self/cgroup").read_text())[0]
     for folder in (group, *group.parents):
-        with contextlib.suppress(OSError, ValueError):
-            most = int((folder / "memory.max").read_text())  # "max" means no limit
-            used = int((folder / "memory.current").read_text())
+        with contextlib.suppress(OSError, ValueError):  # of "max", no limit
+            most, used = (int((folder / f"memory.{name}").read_text()) for name in ("max", "current"))
             cached = re.findall(r"(?m)^inactive_file (\d+)", (folder / "memory.stat").read_text())
             rooms.append(most - used + sum(map(int, cached)))
     return max(0, min(rooms)) if rooms else None

@@ -140,27 +140,25 @@ def require_stored(archive: IO[bytes]) -> None:
         records = [info for info in opened.infolist() if info.filename.split("/")[1:2] != ["code"]]
     if opened.comment or min(info.header_offset for info in opened.infolist()):
         raise UnsafeFileError("more than its directory says")  # torch would find another directory
-    for info in records:
-        if info.compress_type != zipfile.ZIP_STORED:
-            raise UnsafeFileError(f"a compressed record {info.filename}")
+    if packed := [info.filename for info in records if info.compress_type != zipfile.ZIP_STORED]:
+        raise UnsafeFileError(f"a compressed record {packed[0]}")
     if sum(info.file_size for info in records) > archive.seek(0, os.SEEK_END):
         raise UnsafeFileError("records that announce more bytes than the file has")
 
 
-class _Unread:  # in place of what is stored beside tensors: options of a training, arrays, numbers
+class _Other:  # in place of what is stored beside tensors: options of a training, arrays, numbers
+    names: ClassVar = ["argparse.Namespace", "numpy.ndarray", "numpy.dtype"]
+    names += [f"numpy.{c}.multiarray.{n}" for c in ("core", "_core") for n in ("scalar", "_reconstruct")]
+
     def __init__(self, *_: Any) -> None: ...
     def __setstate__(self, _: Any) -> None: ...
-
-
-_BESIDE = ["argparse.Namespace", "numpy.ndarray", "numpy.dtype"]
-_BESIDE += [f"numpy.{core}.multiarray.{n}" for core in ("core", "_core") for n in ("scalar", "_reconstruct")]
 
 
 def load_torch(path: str | os.PathLike[str], *, mmap: bool = False) -> Any:
     """Read (or map) a file of ``torch.save`` onto the CPU; an UnsafeFileError names a class in it."""
     import torch
 
-    with explained(path, "torch file"), torch.serialization.safe_globals([(_Unread, n) for n in _BESIDE]):
+    with explained(path, "torch file"), torch.serialization.safe_globals([(_Other, n) for n in _Other.names]):
         with files.open_regular(path) as handle:
             if handle.read(4) == b"PK\x03\x04":
                 require_stored(handle)
