@@ -74,7 +74,8 @@ def test_failed_images_end_with_code_3_and_lose_nothing(extract_birds, image_tre
     everything, out = features_of(tmp_path / "all")["X"], tmp_path / "out"
     broken = [image_tree / f"test/{name}.png" for name in ("duck/duck_1", "wren/wren_0", "wren/wren_2")]
     whole = [path.read_bytes() for path in broken]
-    for path, data in zip(broken, (b"broken", whole[1][:60], b""), strict=True):
+    huge = b"P6 100000 100000 255\n"  # 30 GB
+    for path, data in zip(broken, (huge, whole[1][:60], b""), strict=True):
         path.write_bytes(data)
     with pytest.raises(FailedImagesError, match="3 of 9 images.*--allow_failures 3"):
         extract_birds("--allow_failures", "2", workers=2)

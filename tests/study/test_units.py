@@ -51,12 +51,11 @@ def test_states_come_from_folders(study):
     (study.folder(deleted) / "X_Y.pth").unlink()
     of_original = study.features("b_net", "in1k")[0]
     (study.folder(of_original) / "features.json").unlink()
-    *_, run_of_original = study.runs("b_net", "in1k")
-    shutil.rmtree(study.folder(run_of_original))
+    run = study.runs("b_net", "in1k")[-1]
+    shutil.rmtree(study.folder(run))
     make_seed_folder(study.root / "b/net/in1k/eval_logreg-N8/seed_2")
-    wanted = interrupted, missing, deleted, FAILED_RUN, of_original, run_of_original
     states = units.survey(study)
-    words = [states[unit].word for unit in wanted]
+    words = [states[unit].word for unit in (interrupted, missing, deleted, FAILED_RUN, of_original, run)]
     assert words == ["interrupted", "missing", "deleted", "failed", DONE, DONE]
 
 
