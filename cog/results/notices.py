@@ -5,6 +5,7 @@ A check is a function from means (of runs), runs (rows with ``details``, top-1 a
 """
 
 import json
+import re
 import shlex
 from collections import Counter
 from collections.abc import Callable
@@ -78,20 +79,20 @@ def _missing_seeds(means: pd.DataFrame, runs: list[Any], results: Results) -> li
 
 
 def _commands(means: pd.DataFrame, runs: list[Any], root: str) -> list[str]:
-    """Return the commands for missing seeds, with the settings that the runs of a model share."""
+    """Return the commands for missing seeds of classifiers, with the settings that their runs share."""
     commands = []
-    incomplete = means[(means["metric"] == "top1") & (means["missing"] != "") & (means["model"] != "")]
-    groups = incomplete.assign(few=incomplete["n_shot"] > 0).groupby(["model", "missing", "few"], sort=False)
-    for (model, missing, few), part in groups:
+    rows = means[(means["metric"] == "top1") & (means["missing"] != "") & (means["model"] != "")]
+    rows = rows[~rows["evaluation"].str.startswith("finetune")].assign(few=rows["n_shot"] > 0)
+    kind = ["model", "evaluation", "missing", "few"]
+    for (model, evaluation, missing, few), part in rows.groupby(kind, sort=False):
         shots = " ".join(map(str, sorted(set(part["n_shot"])))) if few else ""
-        variables = {
-            "models_root_dir": root,
-            "model_name": model,
-            "dataset": " ".join(part["dataset"].unique()),
-        }
+        datasets = " ".join(part["dataset"].unique())
+        variables = {"models_root_dir": root, "model_name": model, "dataset": datasets}
         variables |= {"shots": shots, "seeds": missing}
         words = [f"{name}={shlex.quote(value)}" for name, value in variables.items() if value]
-        settings = [run.details["settings"] for run in runs if run.model == model]
+        name = re.sub("_max[0-9]+$", "", evaluation)
+        words += [f"EVAL.NAME {name}"] * (name not in constants.CLASSIFIERS)
+        settings = [r.details["settings"] for r in runs if (r.model, r.evaluation) == (model, evaluation)]
         for name, (usual, key) in PROTOCOL.items():
             values = {json.dumps(given.get(name)) for given in settings}
             if len(values) == 1 and key.startswith("CLF.") and values.isdisjoint(("null", json.dumps(usual))):

@@ -118,7 +118,7 @@ class _Reader:
 
     def results(self, folder: str, prefix: str) -> Iterator[str]:
         """Yield the names of the folders in a folder; note unfinished results that begin with ``prefix``."""
-        names = list(_folders(folder, self.skip))
+        names = _folders(folder, self.skip)
         for name in names:
             result = name[1:].removesuffix(".work")
             if not name.startswith("."):

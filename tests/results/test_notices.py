@@ -6,20 +6,18 @@ import shlex
 import pytest
 from benchmark_runs import write_study
 
-from cog import constants
+from cog.constants import SEEDS, SPLITS
 from cog.results import frame, notices, read
 
 
-def make_runs(
-    root, *, model="my_net", datasets=("in1k", "cog_l2"), seeds=constants.SEEDS, shots=(0,), **more
-):
+def make_runs(root, *, model="my_net", datasets=("in1k", "cog_l2"), seeds=SEEDS, shots=(0,), **more):
     """Write runs on the benchmark's data; ``more``: entries of their records."""
     write_study(root, {model: 0.0}, datasets=datasets, seeds=seeds, shots=shots, **more)
 
 
-def check(root, **more):
-    results = read.read(root)
-    return {notice.title: notice for notice in notices.check(frame.average(results.scores), results, **more)}
+def check(root, seeds=(), **more):
+    means = frame.average((results := read.read(root)).scores, seeds)
+    return {notice.title: notice for notice in notices.check(means, results, **more)}
 
 
 def test_missing_seeds_with_the_command_that_adds_them(tmp_path):
@@ -27,16 +25,22 @@ def test_missing_seeds_with_the_command_that_adds_them(tmp_path):
     other = {"n_trials": 3, "n_epochs": 4, "lr_interval": [0.1, 10.0], "normalize": False, "momentum": 0.8}
     make_runs(root, datasets=("in1k", "cog_l1"), identity=other)
     make_runs(root, datasets=("cog_l2",), seeds=(22, 37, 77), identity=other)
-    make_runs(root, datasets=("cog_l1",), shots=(1, 8), seeds=constants.SEEDS[:4], identity=other)
+    make_runs(root, datasets=("cog_l1",), shots=(1, 8), seeds=SEEDS[:4], identity=other)
+    mlp = {"identity": {"classifier": "mlp", "max_per_class": 9}, "evaluation": "raw_max9"}
+    make_runs(root, datasets=("in1k",), seeds=SEEDS[:4], **mlp)
+    make_runs(root, datasets=("in1k",), seeds=(22,), evaluation="finetune")
     notice = check(root)["Seeds are missing"]
-    assert len(notice.places) == 3 and "my_net, L2, all: missing 45, 93" in notice.places
+    assert len(notice.places) == 4 and "my_net, L2, all: missing 45, 93" in notice.places
     settings = "CLF.N_TRIALS 3 CLF.N_EPOCHS 4 CLF.LR_INTV '(0.1, 10.0)' CLF.NORM_FTS False"
     start = f"models_root_dir='{root}' model_name=my_net dataset"
     assert sorted(notice.commands) == [
         f"bash bash-scripts/fewshot.sh {start}=cog_l1 shots='1 8' seeds=93 {settings}",
         f"bash bash-scripts/logreg.sh {start}=cog_l2 seeds='45 93' {settings}",
+        f"bash bash-scripts/logreg.sh {start}=in1k seeds=93 EVAL.NAME raw CLF.TYPE mlp CLF.MAX_PER_CLASS 9",
     ]
     assert all(f"models_root_dir={root}" in shlex.split(command) for command in notice.commands)
+    notice = check(root, seeds=(22, 37))["Seeds are missing"]
+    assert (notice.places, notice.commands) == (["finetune, my_net, IN-1K, all: missing 37"], [])
 
 
 def test_other_data_settings_and_folders(tmp_path):
@@ -70,7 +74,7 @@ def test_diverged_training_comes_first_and_edges_are_told(tmp_path):
 @pytest.mark.parametrize("changed", ["checkpoint_sha256", "rows_sha256"])
 def test_features_that_were_made_anew_of_other_checkpoints_or_with_failed_images(tmp_path, changed):
     used = {"checkpoint_sha256": "a" * 64, "rows_sha256": "c" * 64}
-    make_runs(tmp_path, identity={f"{split}_features": used for split in constants.SPLITS})
+    make_runs(tmp_path, identity={f"{split}_features": used for split in SPLITS})
 
     def titles(dataset, **described):
         folder = tmp_path / f"my/net/{dataset}/features_test"
