@@ -55,7 +55,7 @@ class Model:
         fx = self.cfg.FT_EXTRACT
         pre = dataclasses.asdict(preprocess_of(self.cfg)) | {"load_truncated": fx.LOAD_TRUNCATED_IMAGES}
         how = {"pooling": fx.POOLING, "precision": fx.PRECISION, "save_dtype": fx.SAVE_DTYPE}
-        return json.loads(json.dumps(self.choice.identity() | {"preprocessing": pre} | how))
+        return json.loads(json.dumps(self.choice.identity | {"preprocessing": pre} | how))
 
     def load(self, device: torch.device) -> Extractor:
         """Load the network, and log a line about it."""

@@ -63,7 +63,7 @@ def fine_tune(
     """Fine-tune a model, up to ``allow_failures`` images of both splits failing; a finished run stays."""
     recipe = Recipe(cfg, preprocess_of(cfg), _precision(cfg, device), rank.size)
     splits = [sources.list_images(dataset, split) for split in constants.SPLITS]
-    identity = choice.identity() | {"pooling": cfg.FT_EXTRACT.POOLING, "dataset": dataset}
+    identity = choice.identity | {"pooling": cfg.FT_EXTRACT.POOLING, "dataset": dataset}
     identity |= _images(splits) | recipe.identity()
     result = Output(output, identity, contents=CONTENTS)
     recipe.steps_per_epoch(len(splits[0]))

@@ -150,10 +150,12 @@ def pool(
 
 def load_own(loader: str | Loader, name: str, checkpoint: Path | None, folder: Path | None) -> Backbone:
     """Return the network of a user's loader: ``FILE.py:FUNCTION`` (the file is executed), or the function."""
-    function = _import(loader) if isinstance(loader, str) else loader
+    beside = [str(Path(loader).resolve().parent)] if isinstance(loader, str) else []
     places = {"ckpt_file": checkpoint, "model_dir": folder or (checkpoint and checkpoint.parent)}
     arguments = {"model_name": name} | {key: path and str(path) for key, path in places.items()}
+    sys.path[:0] = beside  # the file, and its function when it is called, may import files beside it
     try:
+        function = _import(loader) if isinstance(loader, str) else loader
         loaded = function(arguments)
     except CogError:
         raise
@@ -161,6 +163,9 @@ def load_own(loader: str | Loader, name: str, checkpoint: Path | None, folder: P
         given = f"no checkpoint in {folder}" if folder and not checkpoint else f"ckpt_file {checkpoint}"
         what = f"failed with {type(error).__name__}: {first_line(error)} (COG_DEBUG=1 shows where)"
         raise CogError(f"the loader of model {name}, given {given}, {what}") from error
+    finally:
+        for place in beside:
+            sys.path.remove(place)
     parts = loaded if isinstance(loaded, tuple) else (loaded,)
     network, forward, preprocess = (*parts, None, None, None)[:3]
     if not isinstance(network, nn.Module) or not (forward is None or callable(forward)) or len(parts) > 3:
@@ -173,21 +178,16 @@ def load_own(loader: str | Loader, name: str, checkpoint: Path | None, folder: P
 
 def _import(loader: str) -> Loader:
     file, _, function = loader.rpartition(":")
-    path, folder = Path(file), str(Path(file).resolve().parent)
-    name = f"cog_user_loader_{path.stem}"
-    spec = importlib.util.spec_from_file_location(name, path)
+    name = f"cog_user_loader_{Path(file).stem}"
+    spec = importlib.util.spec_from_file_location(name, file)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    # Registered before its execution, for dataclasses and pickling inside; it may import files beside it.
-    sys.modules[name] = module
-    sys.path.insert(0, folder)
+    sys.modules[name] = module  # before its execution, for dataclasses and pickling inside
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:  # exit() in a user's file must not end the command as a success
         reason = f"{type(error).__name__}: {error}"
-        raise CogError(f"--model_loader {path} cannot be imported: {reason}") from error
-    finally:
-        sys.path.remove(folder)
+        raise CogError(f"--model_loader {file} cannot be imported: {reason}") from error
     if not callable(getattr(module, function, None)):
-        raise CogError(f"--model_loader {path} has no function {function!r}")
+        raise CogError(f"--model_loader {file} has no function {function!r}")
     return getattr(module, function)

@@ -48,7 +48,8 @@ class ModelChoice:
     models_file: str = ""  # the user's file of models
 
     @functools.cached_property
-    def _identity(self) -> dict[str, Any]:
+    def identity(self) -> dict[str, Any]:
+        """What identifies the network: model, source, checkpoint_sha256 and loader_sha256."""
         digest = sha256(self.checkpoint) if self.checkpoint else None
         if digest is None and self.loader is not None:  # it reads weights that no flag names, or draws them
             digest = self._own.sha256()
@@ -63,10 +64,6 @@ class ModelChoice:
             "checkpoint_sha256": digest,
             "loader_sha256": files.sha256(file) if file else None,
         }
-
-    def identity(self) -> dict[str, Any]:
-        """Return what identifies the network: model, source, checkpoint_sha256 and loader_sha256."""
-        return dict(self._identity)
 
     @functools.cached_property
     def _own(self) -> Backbone:
@@ -91,7 +88,7 @@ class ModelChoice:
         """Return the configuration with this model's preprocessing and ``[KEY, VALUE, ...]`` pairs."""
         options: dict[str, Any] = {"model_name": self.name, "opts": list(opts)}
         options |= {"entry_values": self.keys, "entry_source": self.models_file}
-        config.get_cfg(**options | {"declared": None})  # wrong keys are found before a slow loader runs
+        config.get_cfg(**options)  # wrong keys are found before a slow loader runs
         return config.get_cfg(declared=self.declared(), **options)
 
     def load(self, device: torch.device, cfg: CfgNode) -> Backbone:

@@ -55,8 +55,7 @@ def load(name: str, checkpoint: Path | None, size: int | None, pooling: str, fol
     model = find(name, folder)
     size = size or model.preprocess.size
     there = sorted(folder.glob("*.*")) if folder is not None and checkpoint is None else []
-    unread = [path for path in there if path.suffix in (".bin", ".ckpt", ".pt", ".pth", ".safetensors")]
-    if unread:
+    if unread := [path for path in there if path.suffix in (".bin", ".ckpt", ".pt", ".pth", ".safetensors")]:
         logger.warning("%s: the library's own weights are taken, %s is not read", name, unread[0])
     try:
         with _only_weights():
@@ -231,8 +230,7 @@ def _open_clip(name: str, folder: Path | None) -> LibraryModel:
 
 # --- transformers: ``AutoModel`` with its pooling, or the image tower of CLIP; ``hf_<organization>--<name>``
 
-#: Parts of image-text models that images do not pass through, parameters that hold tokens, and last
-#: normalizations.
+#: Parts of image-text models that images do not pass through, names of tokens, and of last normalizations.
 _TEXT = ("text_model", "text_projection", "logit_scale", "logit_bias")
 _TOKENS = ("cls_token", "class_embedding", "distillation_token")
 _NORMS = ("layernorm", "post_layernorm", "norm")

@@ -57,19 +57,24 @@ def keys_of(values: Mapping[str, Any], source: str) -> dict[str, Any]:
 def from_mapping(values: Mapping[str, Any], source: str) -> Preprocess:
     """Return that of a mapping with some of :data:`KEYS`, or of timm's ``resolve_data_config``."""
     if "input_size" in values:
-        side = _square(values["input_size"][-2:], source)
+        try:
+            side = _square(values["input_size"][-2:], source)
+            resize = math.floor(side / values.get("crop_pct", 1))
+        except (TypeError, LookupError, ArithmeticError):
+            found = {key: values.get(key) for key in ("input_size", "crop_pct")}
+            raise CogError(f"preprocessing of {source}: {found}, expected (3, 224, 224) and 0.9") from None
         values = {
             "image_size": side,
-            "resize_size": math.floor(side / values.get("crop_pct", 1)),
+            "resize_size": resize,
             "squash": values.get("crop_mode") == "squash",
             **{key: values[key] for key in ("mean", "std", "interpolation") if key in values},
         }
     source = f"preprocessing of {source}"
     if missing := [key for key, value in values.items() if value is None]:
         raise CogError(f"{source} has no {missing[0]}")
+    keys = keys_of(values, source)
     try:
-        cfg = config.get_cfg(declared={}, entry_values=keys_of(values, source), entry_source=source)
-        return preprocess_of(cfg)
+        return preprocess_of(config.get_cfg(declared={}, entry_values=keys, entry_source=source))
     except CogError as error:
         raise CogError(f"{source}: {error}") from None
 

@@ -91,10 +91,6 @@ def load_schema(model_name):
     return json.loads(file.read_text(), object_hook=containers.decoded)
 
 
-def load_golden(model_name, seed):
-    return np.load(HERE / f"seed{seed}" / f"{load_index()[model_name].get('golden', model_name)}.npy")
-
-
 def write_checkpoint(model_name, seed, path):
     """Write the synthetic file in the authors' layout; returns the path to hand to the loader."""
     schema = load_schema(model_name)

@@ -33,9 +33,10 @@ def loads(write_loader):
     return lambda body, **options: cog.load_backbone("mine_net", None, loader=write_loader(body), **options)
 
 
-def test_what_loaders_may_return(loads):
+def test_what_loaders_may_return(loads, tmp_path):
+    (tmp_path / "beside.py").write_text("import torch\nnet = torch.nn.Flatten()\n")
     mean, given = GRAY.mean((2, 3)), "torch.nn.Flatten(), lambda x: {'pooler_output': x.mean((2, 3)), 'x': 1}"
-    cases = {"torch.nn.Flatten()": GRAY.flatten(1), given: mean, "torch.nn.AdaptiveAvgPool2d(1)": mean}
+    cases = {given: mean, "torch.nn.AdaptiveAvgPool2d(1)": mean, "__import__('beside').net": GRAY.flatten(1)}
     for returned, expected in cases.items():
         torch.testing.assert_close(loads(f"return {returned}")(GRAY), expected)
 
@@ -51,6 +52,7 @@ def test_what_loaders_may_return(loads):
         (f"{THIRD} {{'image_sise': 16}}", "unknown key 'image_sise'; did you mean image_size?"),
         (f"{THIRD} {{'mean': [122.4, 127.5, 102]}}", r"such as \[0.48, 0.5, 0.4\], from 0 to 1"),
         (f"{THIRD} {{'input_size': (3, 16, 20)}}", r"\(16, 20\) is not square"),
+        (f"{THIRD} {{'input_size': 16}}", r"'input_size': 16, .*expected \(3, 224, 224\)"),
         (f"{THIRD} torchvision.transforms.Compose([])", "Compose is not supported; give a dict"),
     ],
 )
@@ -101,7 +103,7 @@ def test_weights_that_a_loader_reads_by_itself_identify_its_network(write_loader
     digests = []
     for weight in "112":
         file.write_text(weight)
-        digests.append(find_model("mine_net", root=tmp_path, loader=loader).identity()["checkpoint_sha256"])
+        digests.append(find_model("mine_net", root=tmp_path, loader=loader).identity["checkpoint_sha256"])
     assert digests[0] == digests[1] != digests[2]
 
 
