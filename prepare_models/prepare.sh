@@ -4,4 +4,4 @@
 # `python -m cog models list` prints the models.
 [ -n "${BASH_VERSION:-}" ] || { echo "error: run it with bash: bash $0" >&2; exit 2; }
 source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/../bash-scripts/common.sh"
-exec "${python}" -m cog models fetch ${words[@]+"${words[@]}"}
+exec "${python}" -P -m cog models fetch ${words[@]+"${words[@]}"}

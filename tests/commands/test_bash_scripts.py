@@ -190,8 +190,9 @@ def test_a_folder_named_as_the_package_is_not_taken_for_it(bash, tmp_path):
     (tmp_path / "cog").mkdir()
     (tmp_path / "cog/__init__.py").write_text("raise SystemExit('the wrong one')")
     with contextlib.chdir(tmp_path):
-        done = bash("study.sh", "models_root_dir=m", "--no_such_flag")
-    assert done.returncode == 2 and "--no_such_flag" in done.stderr, done.stderr
+        for script, word in (("study.sh", "models_root_dir=m"), ("../prepare_models/prepare.sh", "m")):
+            done = bash(script, word, "--no_such_flag")
+            assert done.returncode == 2 and "--no_such_flag" in done.stderr, done.stderr
 
 
 def test_folders_of_pythonpath_are_kept_also_through_links(bash, notes, repository, tmp_path):
