@@ -7,6 +7,7 @@ from matplotlib.figure import Figure
 from scipy import stats
 
 from cog import constants
+from cog.results.frame import natural_key
 from cog.runtime import files
 
 _LEVEL = r"^(?P<kind>.+)_l(?P<level>[0-9]{1,3})$"
@@ -22,7 +23,8 @@ def compare(top1: pd.Series) -> tuple[pd.DataFrame, float]:
     found["level"] = "L" + found["level"]
     drawn = found.loc[found["kind"].str.fullmatch(r"random\d*", na=False), "top1"]
     table = found.drop(drawn.index).pivot_table(index="kind", columns="level", values="top1")
-    table = table.loc[sorted(table.index, key=lambda kind: (kind != "cog", kind))].rename(index=_LABELS)
+    kinds = sorted(table.index, key=lambda kind: (kind != "cog", kind))
+    table = table.loc[kinds, sorted(table, key=natural_key)].rename(index=_LABELS)
     if len(drawn):
         table.loc[f"{len(drawn)} random draws"] = drawn.mean()
     interval = float(stats.t.ppf(0.975, len(drawn) - 1) * drawn.sem()) if len(drawn) > 1 else 0.0

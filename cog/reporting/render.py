@@ -100,8 +100,9 @@ def render(view: pd.DataFrame, form: str, *more: pd.DataFrame, width: int = WIDT
         return flat(view, form)
     lines, lead = [], "% " if form == "latex" else ""
     for title, wide in [grid for one in (view, *more) for grid in grids(one, paper_names=form == "latex")]:
-        text = title.replace("±", "+-") + "; needs \\usepackage{booktabs}" if form == "latex" else title
-        titles = textwrap.wrap(text, width) if form == "text" else [lead + text]
+        titles = textwrap.wrap(title, width) if form == "text" else [_markdown(title)]
+        if form == "latex":
+            titles = [lead + title.replace("±", "+-") + "; needs \\usepackage{booktabs}"]
         lines += [*titles, "", *in_blocks(wide, form, width if form == "text" else sys.maxsize), ""]
     look: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
     wrapper = textwrap.TextWrapper(max(width, 40), initial_indent=lead, subsequent_indent=lead, **look)

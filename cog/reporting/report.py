@@ -37,9 +37,6 @@ _MANY_MODELS = 8
 # Greatest number of drawings of searches; each takes 0.4 s and 80 kB.
 _MAX_SEARCHES = 6
 
-# Greatest size of a page that is read before it is replaced.
-_MAX_BYTES = 1 << 27
-
 
 @dataclass
 class Table:
@@ -102,7 +99,7 @@ def write(
 def not_shown(path: str | os.PathLike[str], results: Results) -> list[str]:
     """Return the results of a page that a page of these results would not have, so as not to lose them."""
     try:
-        text = files.contents(path, largest=_MAX_BYTES)[:1_000_000].decode("utf-8", "replace")
+        text = files.contents(path, largest=1 << 27)[:1_000_000].decode("utf-8", "replace")
         match = re.search(r'<meta name="cog-results" content="([^"]*)">', text)
         before = json.loads(html.unescape(match[1])) if match else []
     except (CogError, ValueError):
@@ -171,8 +168,7 @@ def _standing(means: pd.DataFrame) -> Table | None:
     shown = means[(means["evaluation"] == LOGREG) & (means["metric"] == "top1")]
     if shown.empty:
         return None
-    shown = shown[shown["n_shot"] == (0 if (shown["n_shot"] == 0).any() else shown["n_shot"].max())]
-    view = views.accuracy(shown)
+    view = views.accuracy(views.most_images(shown))
     ((title, wide),) = _grids(view)
     shown = view.astype({"row": str})
     values = shown.pivot_table(index="row", columns="dataset", values="value", dropna=False, sort=False)

@@ -111,12 +111,10 @@ def relative_to(means: pd.DataFrame, model: str) -> pd.DataFrame:
     pairs = zip(cells(shown, "+"), view["reading"], strict=True)
     texts = [text if text == "-" else text + marks.get(reading, " ?") for text, reading in pairs]
     notes = [_TOLD, _DEVIATION] if shown["std"].notna().any() else [_TOLD]
-    other = view.loc[view["source"] != view["baseline_source"], "source"].unique()
-    if len(other):
-        notes.append(
-            f"The baseline of rows from {', '.join(other)} is {model} from "
-            f"{view['baseline_source'].iloc[0]}: the two trainings may differ in more than the model."
-        )
+    other = view[view["source"] != view["baseline_source"]]
+    for source, part in other.groupby("baseline_source", sort=False):
+        rows = f"The baseline of rows from {', '.join(part['source'].unique())} is {model} from {source}"
+        notes.append(f"{rows}: the two trainings may differ in more than the model.")
     for reading, part in view[view["value"].isna()].groupby("reading", sort=False):
         notes.append(f"{reading}: {some(list(part['model'].unique()))}.")
     title = f"{{metric}} accuracy, difference to {model} (points), {{of}}"
@@ -160,9 +158,8 @@ def analysis(means: pd.DataFrame, wanted: Sequence[str]) -> pd.DataFrame:
         notes += [metric.note] * bool(metric.note)
         if part["low"].notna().any() and not metric.shows_range:
             notes.append(_OVER_CONCEPTS if is_classifier(key[0]) else _OF_ANALYSES)
-    return _together(
-        parts, sorted({str(head) for part in parts for head in part["head"]}, key=dataset_key), notes
-    )
+    heads = sorted({str(head) for part in parts for head in part["head"]}, key=dataset_key)
+    return _together(parts, heads, notes)
 
 
 def _together(parts: list[pd.DataFrame], heads: Sequence[str], notes: list[str]) -> pd.DataFrame:
@@ -213,6 +210,13 @@ def beside_published(means: pd.DataFrame, version: str) -> pd.DataFrame:
     shown["row"] = shown["row"].astype(str) + ", " + shown["head"].astype(str)
     parts = [shown.assign(head=head, cell=texts) for head, texts in columns.items()]
     return _together(parts, list(columns), [_WITHIN] * bool(len(view)))
+
+
+def most_images(means: pd.DataFrame) -> pd.DataFrame:
+    """Return the means with all training images, or with the most of the user's models if these have none."""
+    own = ~is_published(means)
+    shots = set(means.loc[own if own.any() else ~own, "n_shot"])
+    return means[means["n_shot"] == (0 if 0 in shots else max(shots, default=0))]
 
 
 #: Views of ``--show`` by name.

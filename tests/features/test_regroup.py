@@ -1,6 +1,7 @@
 """Levels by other similarities: features grouped otherwise."""
 
 import numpy as np
+import pandas as pd
 import pytest
 import scipy
 import tiny
@@ -13,6 +14,7 @@ from cog.commands import other_levels as command
 from cog.data.level_files import write_levels
 from cog.errors import CogError
 from cog.features import feature_files
+from cog.reporting import other_levels
 
 WNIDS = [f"n{number:08d}" for number in range(1, 7)]
 WUP = [[WNIDS[4], WNIDS[0], WNIDS[2]], [WNIDS[5], WNIDS[1], WNIDS[3]]]
@@ -77,6 +79,8 @@ def test_rows_follow_their_concepts_and_kinds_of_levels_are_compared(tmp_path, r
     expected = ["L1 L2", "published (Lin) 80.0 50.0", "Wu-Palmer 80.0 60.0", "3 random draws 70.0 70.0"]
     assert [" ".join(row.split()) for row in rows[:4]] == expected
     assert rows[4].startswith(f"± {(high - low) / 2:.2f}:") and (tmp_path / FIGURE).stat().st_size > 5000
+    shown, _ = other_levels.compare(pd.Series({f"cog_l{level}": 1.0 for level in range(1, 12)}))
+    assert list(shown) == [f"L{level}" for level in range(1, 12)]
     before = tiny.snapshot(tmp_path)
     run()
     assert {**tiny.snapshot(tmp_path), FIGURE: 0} == {**before, FIGURE: 0}

@@ -4,6 +4,7 @@ import pandas as pd
 import pytest
 from benchmark_runs import RESNET50, write_run, write_study
 from frames import means_of, rows
+from result_folders import make_seed_folder
 
 from cog import constants
 from cog.commands import print_results
@@ -123,8 +124,11 @@ def test_a_further_figure_is_one_function(monkeypatch, tmp_path, two):
 def test_searches_of_hostile_folders_have_what_can_be_read(tmp_path):
     folder = write_run(tmp_path, "my_net", "in1k", 22, 0.0, trials=[{"lr": "x"}, 7, None, {"val_top1": 5.0}])
     (folder / "final-lr-1.0_wd-1e-06" / "logs.pkl").write_bytes(b"cos\nsystem\n(S'true'\ntR.")
-    trials, curves = figures.search.read_search({22: folder, 37: tmp_path / "gone"})
-    assert trials["val_top1"].dropna().tolist() == [5.0] and curves.dropna(subset="epoch").empty
+    logs = {"train/top1": ["a", 2.0, None], "test/top1": [[1.0], 3.0], "lr": {"a": 1}, "train/loss": "1"}
+    odd = make_seed_folder(tmp_path / "odd", logs=logs)
+    trials, curves = figures.search.read_search({22: folder, 37: tmp_path / "gone", 45: odd})
+    assert trials["val_top1"].dropna().tolist() == [5.0] and len(curves) == curves["epoch"].sum() / 2 == 3
+    assert curves[["train/top1", "test/top1"]].sum().tolist() == [2.0, 3.0]
     curves = pd.DataFrame({"seed": [22]}, columns=figures.search.CURVES)
     panels = figures.search.draw("", trials.iloc[:0], curves).panels[0]
     assert [axes.axison for axes in panels] == [False, False, True], "no empty axes"

@@ -143,7 +143,7 @@ def test_problems_and_doubts_are_warnings(study, capsys):
 
 
 def test_differences_with_verdicts_and_files_that_keep_every_number(tmp_path, show):
-    root, file = tmp_path / "models", tmp_path / "theirs.json"
+    root, file, twin = tmp_path / "models", tmp_path / "theirs.json", tmp_path / "<b>.json"
     models, datasets = {"sup_resnet50": 0.0, "mine_net": -3.0, "twin_net": 0.0}, ("in1k", "cog_l5")
     write_study(root, models, seeds=SEEDS, shots=(0,), datasets=datasets)
     argv = ("--models_root_dir", root, "--relative_to sup_resnet50")
@@ -159,6 +159,10 @@ def test_differences_with_verdicts_and_files_that_keep_every_number(tmp_path, sh
     rows = json.loads(show(*argv, "--import", file, "--format json"))
     assert {row["source"] for row in rows} == {"runs", "theirs"}
     assert all(row["source"] == row["baseline_source"] for row in rows)
+    show("--models_root_dir", root, "--export", twin, "--model twin_net")
+    text = show(*argv, "--published --import", twin)
+    assert "The baseline of rows from <b> is sup_resnet50 from runs: the two" in text
+    assert show("--import", twin, "--format markdown").split("\n")[0].endswith("over seeds [&lt;b>]")
 
 
 def test_signs_that_a_terminal_lacks_are_spelled():

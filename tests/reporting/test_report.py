@@ -57,6 +57,8 @@ def test_a_model_with_one_level_on_other_data_has_no_rank(tmp_path):
     assert rows["my_net † ‡"][1:3] == ["-", "-"] and rows["deit_base_distilled_384 [paper v2]"][1] == "1"
     some = read(tmp_path, published="v2", datasets=["in1k", "cog_l1", "cog_l3"])
     assert rows_of(report.write(tmp_path / "r.html", some).read_text())["model"][0] == "mean L1, L3"
+    few = read(write_study(tmp_path / "few", {"my_net": 0.0}, shots=(8,)), published="v2")
+    assert list(rows_of(report.write(tmp_path / "r.html", few).read_text()))[1] == "my_net †"
 
 
 def test_titles_and_banner_say_what_the_page_shows(study, tmp_path):

@@ -32,12 +32,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-FORMATS = ("pdf", "png", "svg")
-
 #: Greatest number of drawings of searches: 40 models have thousands.
 MAX_SEARCHES = 60
 
-# Metadata without dates and versions, so that the same input gives the same bytes.
+# Formats of files, and their metadata without dates and versions: the same input gives the same bytes.
 _METADATA: dict[str, dict[str, Any]] = {
     "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
     "png": {"Software": None},
@@ -112,7 +110,7 @@ def write(means: pd.DataFrame, scores: pd.DataFrame, folder: str | os.PathLike[s
 
 
 def _save(stem: Path, figure: Figure, tables: dict[str, pd.DataFrame]) -> list[Path]:
-    contents: dict[str, bytes] = {f".{fmt}": _rendered(figure, fmt) for fmt in FORMATS}
+    contents: dict[str, bytes] = {f".{fmt}": _rendered(figure, fmt) for fmt in _METADATA}
     contents |= {f"{suffix}.csv": table.to_csv(index=False).encode() for suffix, table in tables.items()}
     for end, content in contents.items():
         with files.atomic_write(f"{stem}{end}") as handle:

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from cog.reporting.figures import style
-from cog.results.frame import dataset_key, dataset_label
+from cog.results.frame import PLACE, dataset_key, dataset_label
 from cog.results.published import SOURCES
 
 if TYPE_CHECKING:
@@ -27,9 +27,7 @@ PAGE, COLUMN = 7.0, 3.3
 _LEGEND_ROW, _NOTE_ROW = 0.115, 0.1
 
 #: Columns of the CSV file of a figure.
-CSV_COLUMNS = (
-    *("panel", "source", "model", "dataset", "evaluation", "n_shot", "metric", "value", "std", "low", "high"),
-)
+CSV_COLUMNS = ["panel", *PLACE, "value", "std", "low", "high"]
 
 
 class Sheet:
@@ -70,7 +68,7 @@ class Sheet:
     @property
     def data(self) -> pd.DataFrame:
         """What was drawn, with the columns :data:`CSV_COLUMNS`."""
-        return pd.concat(self.frames)[[*CSV_COLUMNS]] if self.frames else pd.DataFrame(columns=[*CSV_COLUMNS])
+        return pd.concat(self.frames)[CSV_COLUMNS] if self.frames else pd.DataFrame(columns=CSV_COLUMNS)
 
     def lines(
         self,

@@ -56,7 +56,8 @@ def read_search(folders: dict[int, Path]) -> tuple[pd.DataFrame, pd.DataFrame]:
             trials.append(dict(zip(TRIALS, values, strict=True)))
         finals = sorted(folder.glob("final-*/logs.pkl"))
         logs = _read(safe_load.load_pickle, finals[0]) if len(finals) == 1 else {}
-        frame = pd.DataFrame({name: pd.Series(logs[name], dtype=float) for name in CURVES if name in logs})
+        lists = {name: logs[name] for name in CURVES if isinstance(logs.get(name), list)}
+        frame = pd.DataFrame({name: pd.Series(map(number, lists[name]), dtype=float) for name in lists})
         curves.append(frame.assign(epoch=frame.index + 1, seed=seed))
     made = pd.DataFrame(trials, columns=TRIALS).astype({"diverged": bool, "chosen": bool})
     return made, (pd.concat(curves) if curves else pd.DataFrame()).reindex(columns=CURVES)

@@ -10,6 +10,7 @@ from cog import constants
 from cog.errors import CogError, some
 from cog.reporting.figures import style
 from cog.reporting.figures.lines import COLUMN, Sheet, draw_datasets, over_datasets, over_numbers
+from cog.reporting.views import most_images
 from cog.results import compare, published
 from cog.results.frame import CLASSIFIER, LOGREG, dataset_label, is_published, shots_label
 
@@ -46,7 +47,7 @@ def accuracies(means: pd.DataFrame) -> tuple[pd.DataFrame, str]:
 def _all_images(means: pd.DataFrame) -> tuple[pd.DataFrame, str, str]:
     """Return the accuracies with all training images, or with the most, and two notes."""
     shown, note = accuracies(means)
-    shown = shown[shown["n_shot"] == (0 if (shown["n_shot"] == 0).any() else shown["n_shot"].max())]
+    shown = most_images(shown)
     return shown, shots_label(*shown["n_shot"][:1]).capitalize() + "." if len(shown) else "", note
 
 
@@ -148,8 +149,7 @@ def fig4(means: pd.DataFrame) -> Sheet | None:
 
 def fig10(means: pd.DataFrame) -> Sheet | None:
     """Draw few-shot accuracies of all models; rows are data sets, columns are groups of models."""
-    shown, note = accuracies(means)
-    return _grid(shown, note, "top-1 (%)")
+    return _grid(*accuracies(means), "top-1 (%)")
 
 
 def fig11(means: pd.DataFrame) -> Sheet | None:
