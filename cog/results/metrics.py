@@ -16,11 +16,11 @@ PERCENT, UNIT, NONE = "%", "0 to 1", ""
 
 _TYPES = {"logreg": "LogReg", "mlp": "MLP", "mlp_noact": "MLP without activation", "finetune": "fine-tuned"}
 
-#: Numbers of classifiers (:func:`cog.results.compare.derived`).
+#: Numbers of classifiers (:func:`cog.results.compare.derived`), with places for the classifier and the shots.
 _OF_CLASSIFIERS = {
-    **METRIC_LABELS,
-    "relative_to_logreg": "{} relative to LogReg",
-    "logreg_relative": "LogReg on frozen features relative to the {} model",
+    **{name: f"{{}}{{}}, {label}" for name, label in METRIC_LABELS.items()},
+    "relative_to_logreg": "{} relative to LogReg{}",
+    "logreg_relative": "LogReg on frozen features relative to the {} model{}",
 }
 
 
@@ -103,10 +103,7 @@ def classifier_label(match: re.Match[str]) -> str:
 
 def _of_classifier(match: re.Match[str], metric: str, n_shot: int) -> Metric:
     is_change, few = metric not in METRIC_LABELS, f", N={n_shot}" if n_shot else ""
-    words = classifier_label(match)
-    label = (
-        _OF_CLASSIFIERS[metric].format(words) + few if is_change else f"{words}{few}, {METRIC_LABELS[metric]}"
-    )
+    label = _OF_CLASSIFIERS[metric].format(classifier_label(match), few)
     group = "pca" if match["pca"] else "balanced" if match["max"] else match["type"].removesuffix("_noact")
     better = 0 if is_change and match["type"] == "finetune" else 1
     kind, sizes = list(_TYPES).index(match["type"]), (int(match[name] or 0) for name in ("max", "pca"))
