@@ -26,9 +26,7 @@ def write_features(models: Path, dataset: str, split: str, wnids, *, n=5, model=
     return x, y
 
 
-def write_run(
-    models: Path, dataset: str, *, seed: int, n_classes=3, hits=(), model="my/net", scale=3.0, record=None
-):
+def write_run(models, dataset, *, seed, n_classes=3, hits=(), model="my/net", scale=3.0, record=None):
     """Write a run with random weights, and ``hits`` right of 10 predictions per class; return the weights."""
     rng = torch.Generator().manual_seed(seed)
     weight = scale * torch.randn(n_classes, DIM, generator=rng)

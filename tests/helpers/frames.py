@@ -18,10 +18,8 @@ def rows(model, values=None, *, correct=None, images=50, image_list=None, seeds=
     place = {"source": "runs", "model": model, "dataset": "in1k", "evaluation": "logreg", "n_shot": 0}
     common = {**place, "metric": "top1", "pretraining": "IN-1K", **more}
     seeds = range(len(values)) if seeds is None else seeds
-    return [
-        {**common, "seed": seed, "value": value, "correct": count}
-        for seed, value, count in zip(seeds, values, counts, strict=True)
-    ]
+    triples = zip(seeds, values, counts, strict=True)
+    return [{**common, "seed": seed, "value": value, "correct": count} for seed, value, count in triples]
 
 
 def stated(model, value, std=None, **more):

@@ -89,8 +89,7 @@ def means(model: str, n_shot: int, values: dict[str, float]) -> pd.DataFrame:
 
 
 def test_expectations():
-    below_level_2, above_level_1, below_untrained = {"in1k": 72.0}, {"cog_l5": 71.0}, {"cog_l4": 29.0}
-    for changed in ({}, below_level_2, above_level_1, below_untrained):
+    for changed in ({}, {"in1k": 72.0}, {"cog_l5": 71.0}, {"cog_l4": 29.0}):  # L2, L1, the untrained one's
         trained = [means(TRAINED, 4, GOOD), means(TRAINED, 0, {**GOOD, **changed})]
         table = top1(pd.concat([means(UNTRAINED, 0, dict.fromkeys(GOOD, 30.0)), *trained]))
         assert list(table.index) == [(TRAINED, 0), (TRAINED, 4), (UNTRAINED, 0)]

@@ -100,9 +100,8 @@ def test_settings_that_are_not_the_papers(settings, evaluation, expected):
 def test_order_is_natural_and_puts_the_benchmark_first():
     expected = ["A_net birds", "b_net9 my9"]
     expected += [f"b_net10 {name}" for name in ("in1k", "in1k_blurred", "cog_l10", "my")]
-    made = [
-        row for name in reversed(expected) for row in rows(name.split()[0], [1.0], dataset=name.split()[1])
-    ]
+    places = [name.split() for name in reversed(expected)]
+    made = [row for model, dataset in places for row in rows(model, [1.0], dataset=dataset)]
     means = means_of(made)
     assert (means["model"] + " " + means["dataset"]).tolist() == expected
     assert frame.in_order(means, ["b_net10"])["model"].tolist()[0] == "b_net10"

@@ -61,7 +61,6 @@ def test_tables_of_the_first_version(shared_dir):
     assert found == {key: (value, None) for key, value in expected.items()}
     for row in parse(paper / "cog_v1_table2_logreg_top1.csv"):
         assert found[place(row)][0] == float(row["top1"])
-    assert len(found) + len(numbers("v2")) >= 2_400
 
 
 def test_the_first_version_as_text():
