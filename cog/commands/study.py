@@ -93,7 +93,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         logger.info("%d of %d outputs are done; %d tasks to do", n_done, len(states), len(todo))
         if not args.dry_run:
             tasks.list_tasks(study, log_dir)
-            files.write_text(root / units.STUDY_FILE, study.as_json() + "\n")
+            files.write_json(root / units.STUDY_FILE, files.plain(vars(study)))
         if args.slurm is not None and todo:
             slurm.submit(todo, listed, commands, script, args.slurm, log_dir, dry_run=args.dry_run)
     if args.dry_run:

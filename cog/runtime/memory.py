@@ -31,6 +31,8 @@ def this_rank() -> Rank:
 
 def n_processors() -> int:
     """Return the number of processors that this process may use (on macOS, those of the machine)."""
+    if (given := os.environ.get("PYTHON_CPU_COUNT", "")).isdecimal():  # of a study, or of Python 3.13
+        return max(1, int(given))
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

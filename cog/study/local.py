@@ -45,6 +45,11 @@ def run_here(
     # The last bits of results depend on the number of threads, so it does not change in a study.
     n_threads = given if given.isdigit() else str(max(1, n_processors // n))
     logger.info("%d tasks at a time, %s threads each", n, n_threads)
+    # Extractions, which come first, take as many decoding processes as they have processors.
+    n_extractions = min(n, sum(task.kind == EXTRACT for task in tasks.values()))
+    # Without a step's number: a task is alone, also in a shell of "srun --pty --ntasks=4".
+    own = {"OMP_NUM_THREADS": n_threads, "SLURM_STEP_ID": ""}
+    own["PYTHON_CPU_COUNT"] = str(max(1, n_processors // max(1, n_extractions)))
     room = memory.available_memory()
     waiting, codes = dict(tasks), dict[int, int]()
     running: dict[int, tuple[int, subprocess.Popen[bytes]]] = {}  # by slot: number of the task, process
@@ -63,8 +68,7 @@ def run_here(
             while (running or waiting) and not signals.requested():
                 if len(running) < n and (number := next_task()) is not None:
                     slot = min({*range(n)} - running.keys())
-                    # Without a step's number: a task is alone, also in a shell of "srun --pty --ntasks=4".
-                    environment = os.environ | {"OMP_NUM_THREADS": n_threads, "SLURM_STEP_ID": ""}
+                    environment = os.environ | own
                     if gpus:
                         environment["CUDA_VISIBLE_DEVICES"] = gpus[slot % len(gpus)]
                     task, log = waiting.pop(number), log_dir / f"{number}.log"

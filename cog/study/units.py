@@ -5,8 +5,6 @@ Every process and every user gets the same states. Thousands of folders take sec
 
 from __future__ import annotations
 
-import dataclasses
-import json
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -66,16 +64,12 @@ class Study:
 
     @classmethod
     def of_entries(cls, entries: Mapping[str, Any]) -> Study:
-        """Return the study that :meth:`as_json` describes; a CogError says that it is none."""
+        """Return the study of its fields in types of JSON; a CogError says that these are of none."""
         try:
             lists = {key: tuple(entries[key]) for key in ("models", "datasets", "seeds", "n_shots")}
             return cls(root=Path(entries["root"]), evaluation=entries["evaluation"], **lists)
         except (KeyError, TypeError) as error:
             raise CogError(f"this describes no study ({error}): {entries}") from error
-
-    def as_json(self) -> str:
-        """Return the study as text of one line."""
-        return json.dumps(dataclasses.asdict(self), default=str)
 
     def pairs(self) -> list[tuple[str, str]]:
         """Return every pair (model, data set)."""

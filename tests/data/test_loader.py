@@ -46,7 +46,7 @@ def test_whoever_decodes_images_that_fail_are_named_and_black(images, n_workers,
 
 
 def test_workers_are_at_most_one_per_processor(monkeypatch):
-    monkeypatch.setattr(loader, "n_processors", lambda: 4)
+    monkeypatch.setenv("PYTHON_CPU_COUNT", "4")
     assert [usable_workers(n) for n in (2, 0, 8, -1)] == [2, 0, 4, 4]
     for name, value in {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}.items():
         monkeypatch.setenv(name, value)

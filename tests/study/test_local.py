@@ -54,13 +54,14 @@ def test_as_many_at_a_time_as_slots_and_memory_allow(tmp_path, monkeypatch, n, n
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0, 2")
     monkeypatch.setenv("SLURM_STEP_ID", "0")  # of a shell in a step of several processes
     monkeypatch.delattr(os, "sched_getaffinity", raising=False)  # macOS lacks it
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
     (tmp_path / "now").mkdir()
     count = COUNTS.format(tmp_path / "now", most)
-    script = f"{count}; echo $CUDA_VISIBLE_DEVICES $OMP_NUM_THREADS$SLURM_STEP_ID"
+    script = f"{count}; echo $CUDA_VISIBLE_DEVICES $OMP_NUM_THREADS$SLURM_STEP_ID $PYTHON_CPU_COUNT"
     assert run(tmp_path, {f"extract in1k net_{k}": script for k in range(4)}, n) == 0
     assert not (tmp_path / "too_many").exists()
     said = {(tmp_path / f"{k}.log").read_text().splitlines()[-1] for k in range(1, 5)}
-    assert said == {f"{gpu} 5" for gpu in ("02" if most > 1 else "0")}
+    assert said == {f"{gpu} 5 2" for gpu in ("02" if most > 1 else "0")}
 
 
 @pytest.fixture

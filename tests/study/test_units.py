@@ -32,7 +32,7 @@ def study(tmp_path):
     finish(made, [unit for unit in units.survey(made) if unit != FAILED_RUN])
     with pytest.raises(CogError), Output(made.folder(FAILED_RUN), {}).claimed():
         raise CogError("out of\nmemory")
-    (made.root / units.STUDY_FILE).write_text(made.as_json())
+    (made.root / units.STUDY_FILE).write_text(json.dumps(vars(made), default=str))
     return made
 
 
