@@ -84,7 +84,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.dry_run or args.output_dir is None:
         print("nothing was written")
         return 0
-
     in1k = None if args.in1k_images_root is None else inputs.count_in1k(args.in1k_images_root)
     figures = report.figures(built, facts, in1k, most=sum(limits.values()))
     split = None

@@ -29,8 +29,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             command.add_argument("--all", action="store_true", help="all models")
             command.add_argument("--dry_run", action="store_true", help="only print what would be done")
         if run is _top1:
-            command.add_argument("--in1k_images_root", required=True, help="holds val/<wnid>/*.JPEG")
-            command.add_argument("--device", **flags.FLAGS["device"])
+            flags.add(command, "in1k_images_root", required=True)
+            flags.add(command, "device")
     args = parser.parse_args(argv)
     return args.run(args)
 

@@ -22,8 +22,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     example = "--models_root_dir /models --model sup_resnet50 --levels_dir levels --output_dir other_models"
     parser = flags.parser(__doc__, example)
     flags.add(parser, "models_root_dir", "model", required=True)
-    text = "folder with an output folder of build_levels.py for each kind of levels"
-    parser.add_argument("--levels_dir", required=True, metavar="DIR", help=text)
+    parser.add_argument("--levels_dir", required=True, metavar="DIR", help="has a folder for each kind")
     flags.add(parser, "output_dir", required=True, help="root of features and results on other levels")
     flags.add(parser, "seeds", default=list(constants.SEEDS))
     flags.add(parser, "device")

@@ -2,8 +2,7 @@
 
 Print mean +- population standard deviation of top-1 and top-5 over seeds. One evaluation, seed by seed:
 --logreg_root_dir, or --models_root_dir with one --model and one --dataset (--n_shot 8 or CLF.N_SHOT 8 for
-few-shot). Otherwise tables of everything found: models x data sets, one for each number of shots. Folders of
-the original toolkit are read as well. EVAL.NAME selects the evaluation; EVAL.SEED has no effect.
+few-shot). Otherwise tables of all results, also of the original toolkit. EVAL.NAME selects the evaluation.
 """
 
 import argparse
@@ -40,11 +39,12 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """Return the flags; a CogError says that they contradict each other, or that there is nothing to read."""
     parser = flags.parser(__doc__, *EXAMPLES)
     add = parser.add_argument
-    add("--models_root_dir", **flags.FLAGS["models_root_dir"])  # not an exported one: there are other sources
+    flags.add(parser, "models_root_dir")
+    exported = parser.get_default("models_root_dir")  # for those who name no other source
+    parser.set_defaults(models_root_dir=None)
     add("--logreg_root_dir", metavar="DIR", help="one evaluation folder, with a subfolder per seed")
     add("--import", dest="imports", nargs="+", metavar="FILE", help="files of --export")
-    text = "the paper's results of its 31 models: v2, the final version (default), or v1"
-    add("--published", nargs="?", const=PAPERS[0], choices=PAPERS, help=text)
+    add("--published", nargs="?", const=PAPERS[0], choices=PAPERS, help="numbers of the paper: v2 (or v1)")
     flags.add(parser, "model", help="names, or quoted patterns such as 'deit_*'; tables keep the order given")
     flags.add(parser, "dataset", "n_shot", "seeds")
     add("--show", metavar="VIEW", help=_SHOW)
@@ -69,6 +69,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
         if args.show not in VIEWS:
             raise CogError(f"--show {args.show} is not one of {', '.join(VIEWS)}")
+    if not (args.models_root_dir or args.logreg_root_dir or args.imports or args.published):
+        args.models_root_dir = exported
     args.source = args.models_root_dir or args.logreg_root_dir
     if not (args.source or args.imports or args.published):
         raise CogError("nothing to read: give --models_root_dir, --logreg_root_dir, --import or --published")

@@ -130,13 +130,12 @@ def test_extraction_is_that_of_all_data_sets_and_splits(bash, notes, tmp_path):
 
 def test_variables_are_set_in_a_driver_too(bash, repository, tmp_path):
     scripts = shutil.copytree(repository / "bash-scripts", tmp_path / "bash-scripts")
-    for number, name in enumerate(("extract_features.sh", "fewshot.sh", "logreg.sh")):
-        text = (scripts / name).read_text()
-        (scripts / name).write_text(re.sub("(?m)^(models_root_dir|seeds)=.*", rf"\1={number}", text))
+    for path in scripts.glob("[efl]*.sh"):
+        path.write_text(re.sub("(?m)^(models_root_dir|seeds)=.*", rf"\1={path.stem}", path.read_text()))
     (tmp_path / "python").write_text('#!/bin/sh\necho "$models_root_dir $*"\n')
     (tmp_path / "python").chmod(0o755)
-    for driver, words, told in (("extract_features.sh", [], "0 "), ("fewshot.sh", ["shots=2"], "--seeds 1 ")):
-        assert told in bash(scripts / driver, *words, COG_PYTHON=str(tmp_path / "python")).stdout
+    for name, told in (("extract_features.sh", "extract_features "), ("fewshot.sh", "--seeds fewshot ")):
+        assert told in bash(scripts / name, "dataset=in1k", COG_PYTHON=str(tmp_path / "python")).stdout
 
 
 def test_experiments_are_those_of_the_paper(bash, notes, tmp_path):

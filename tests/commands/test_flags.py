@@ -2,7 +2,7 @@
 
 import pytest
 
-from cog.commands import flags
+from cog.commands import flags, print_results
 from cog.errors import CogError
 
 
@@ -32,6 +32,8 @@ def test_places_come_from_exported_variables_unless_given(parse, monkeypatch):
     args = parse("--model", "a_b", "--dataset", "in1k", "--models_root_dir", "None")
     assert (args.models_root_dir, flags.image_sources(args).values["in1k_images_root"]) == ("/models", None)
     assert parse("--model", "a_b", "--models_root_dir", "/other").models_root_dir == "/other"
+    roots = [print_results.parse(words).models_root_dir for words in ([], ["--published"])]
+    assert roots == ["/models", None], "exported, unless another source is named"
 
 
 def test_each_combination_has_a_copy(parse):
