@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from cog.commands import flags
-from cog.errors import CogError
+from cog.errors import CogError, printable
 from cog.models.choice import unknown_model
 from cog.models.paper_models import MODELS, table
 from cog.models.spec import PaperModel
@@ -47,7 +47,7 @@ def _show(results: Iterable[tuple[str, str, str]]) -> Counter[str]:
     counts: Counter[str] = Counter()
     for name, status, detail in results:
         counts[status] += 1
-        print(f"{name:<24} {status:<7} {detail}", flush=True)
+        print(f"{name:<24} {status:<7} {printable(detail)}", flush=True)
     print(", ".join(f"{n} {status}" for status, n in counts.items()))
     return counts
 

@@ -10,6 +10,7 @@ from typing import Any
 from cog import constants
 from cog.config import default_cfg
 from cog.data.wnids import IN1K_LIST, class_list_digest
+from cog.errors import printable
 from cog.results.frame import BENCHMARK, CLASSIFIER, LOGREG, UNKNOWN
 from cog.runtime import files
 
@@ -95,4 +96,4 @@ def _usual(evaluation: str) -> dict[str, Any]:
 def _in_words(value: Any) -> str:
     if isinstance(value, list):
         return " to ".join(map(_in_words, value[:2]))
-    return f"{value:g}" if isinstance(value, float) else str(value)[:40]
+    return f"{value:g}" if isinstance(value, float) else printable(str(value)[:40])

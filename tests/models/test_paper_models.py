@@ -108,6 +108,8 @@ def test_a_further_model_is_one_row(monkeypatch, tmp_path, capsys):
     weights = torchvision.models.mobilenet_v3_small().state_dict()
     torch.save(weights, tmp_path / "sup/mobilenet/model.ckpt")
     assert main(["check", str(tmp_path), row.name]) == 0 and "(2, 1024)" in capsys.readouterr().out
+    torch.save(weights | {"\x1b[2J": torch.zeros(1)}, tmp_path / "sup/mobilenet/model.ckpt")
+    assert main(["check", str(tmp_path), row.name]) == 2 and r"1 (\x1b[2J)" in capsys.readouterr().out
 
 
 def test_preprocessing_is_that_of_the_weights():
