@@ -15,9 +15,9 @@ trained_on="${trained_on:-in1k}"
 
 source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/common.sh" "$@"
 
-which=(--models_root_dir="${models_root_dir}" --model ${model_name} --dataset ${dataset})
+which=(--models_root_dir="${models_root_dir}" --model ${model_name} --dataset ${dataset}) n_shot=0
 train() { # KEY VALUE...: classifiers and their table
-    local runs=("${which[@]}" --seeds ${seeds} --n_shot ${n_shot:-0})
+    local runs=("${which[@]}" --seeds ${seeds} --n_shot ${n_shot})
     run "${python}" "${repository}/logreg.py" "${runs[@]}" ${words[@]+"${words[@]}"} "$@"
     run "${python}" "${repository}/print_results.py" "${runs[@]}" ${pairs[@]+"${pairs[@]}"} "$@"
 }

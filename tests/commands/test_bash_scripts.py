@@ -141,7 +141,7 @@ def test_variables_are_set_in_a_driver_too(bash, repository, tmp_path):
 def test_experiments_are_those_of_the_paper(bash, notes, tmp_path):
     names = ["logreg", "fewshot", "mlp", "mlp_noact", "balanced", "label_free", "confident", "figures"]
     words = [*names, "models_root_dir=m", "model_name=my_net", "dataset=in1k,cog_l1", "shots=1 2"]
-    done = bash("experiments.sh", *words, "max_per_class=2", COG_PYTHON=str(tmp_path / "python"))
+    done = bash("experiments.sh", *words, "max_per_class=2", COG_PYTHON=f"{tmp_path}/python", n_shot="9")
     assert done.stdout.splitlines() == [f"{name} of my_net" for name in names], done.stderr
     lines = notes()
     trained = [logreg.parse_args(words[3:]) for words in lines if words[2].endswith("logreg.py")]
