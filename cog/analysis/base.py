@@ -145,8 +145,7 @@ def load_all() -> dict[str, Analysis]:
 def run(analyses: Sequence[Analysis], inputs: Sequence[AnalysisInput], *, overwrite: bool) -> None:
     """Compute results that are missing, and publish and print each as soon as it is finished.
 
-    All inputs and output folders are checked before. A missing input, a folder with another result and an
-    analysis that fails are a CogError.
+    All inputs and output folders are checked before: what is missing, and another result, are a CogError.
     """
     todo: list[tuple[AnalysisInput, list[tuple[Analysis, Output, str]]]] = []
     for data in inputs:

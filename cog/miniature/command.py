@@ -61,10 +61,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     shown = table.set_axis([_label(*row) for row in table.index]).to_string(float_format="{:.1f}".format)
     print("Top-1 accuracy of linear classifiers on the features, in percent", end="")
     print(f" (24 concepts per data set: guessing gives 4.2)\n\n{shown}\n")
-    print(
-        "seen: the concepts that the trained network has learned; L1 to L5: concepts that are new to it, from"
-    )
-    print("siblings of the seen ones in WordNet (L1) to other kingdoms (L5: snakes and conifers)\n")
+    print("seen: the concepts that the trained network has learned; L1 to L5: concepts that are new to it,")
+    print("from siblings of the seen ones in WordNet (L1) to other kingdoms (L5: snakes and conifers)\n")
     for text, holds in findings:
         print(f"{'as expected' if holds else 'NOT AS EXPECTED'}: {text}")
     return 0 if all(holds for _, holds in findings) else 1

@@ -60,7 +60,7 @@ def from_mapping(values: Mapping[str, Any], source: str) -> Preprocess:
         try:
             side = _square(values["input_size"][-2:], source)
             resize = math.floor(side / values.get("crop_pct", 1))
-        except (TypeError, LookupError, ArithmeticError):
+        except (TypeError, LookupError, ArithmeticError, ValueError):
             found = {key: values.get(key) for key in ("input_size", "crop_pct")}
             raise CogError(f"preprocessing of {source}: {found}, expected (3, 224, 224) and 0.9") from None
         values = {
