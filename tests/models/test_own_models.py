@@ -147,10 +147,8 @@ def test_entries(ask, tmp_path):
     assert loaded.source == "net.py:load_my_model" and loaded.config().FT_EXTRACT.POOLING == "mean"
     larger = find_model("timm_test_vit").config(["FT_EXTRACT.IMAGE_RESIZE_SIZE", "180"])
     assert preprocess_of(larger).resize == 180 > preprocess_of(larger).size == 160
-    for name, message in (
-        ("mine_smal", "did you mean mine_small"),
-        ("mine_bare", "models.yaml: mine_bare: --model 'mine_bare' is not known"),
-    ):
+    unknown = {"mine_smal": "did you mean mine_small", "mine_bare": "mine_bare: --model 'mine_bare' is not"}
+    for name, message in unknown.items():
         with pytest.raises(CogError, match=message):
             ask(name)
     small.checkpoint.unlink()
