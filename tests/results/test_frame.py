@@ -88,11 +88,7 @@ def test_data(dataset, counts, expected):
     "settings, evaluation, expected",
     [
         ({"n_trials": 30, "lr_interval": [0.1, 100.0], "mlp_layers": 2, "precision": "bf16"}, "logreg", ""),
-        (
-            {"lr_interval": [0.1, 10.0], "n_trials": "\x1b\n"},
-            "logreg",
-            r"n_trials \x1b\n, lr_interval 0.1 to 10",
-        ),
+        ({"lr_interval": [0.1, 10.0], "n_trials": "\n"}, "logreg", r"n_trials \n, lr_interval 0.1 to 10"),
         ({"classifier": "mlp", "normalize": False, "mlp_hidden": 128}, "mlp", "mlp_hidden 128"),
         ({"lr": 0.01, "crop_scale": [0.08, 1.0], "momentum": 0.0}, "finetune", "momentum 0"),
     ],
