@@ -82,6 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     script = tasks.script(study, log_dir, opts)
     with contextlib.ExitStack() as stack:
         if not args.dry_run:  # one study lists and submits at a time: each look waits for a second
+            root.mkdir(exist_ok=True)  # limit-N
             any(stack.enter_context(output.locked(log_dir)) for _ in range(60))
         listed = tasks.list_tasks(study, log_dir, append=False)
         todo = {number: task for number, task in listed.items() if tasks.is_open(study, task, states)}

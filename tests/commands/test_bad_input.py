@@ -72,14 +72,11 @@ level | --dataset cog_l3 | cog_l3; {w}/levels.pkl; cog_l1 to cog_l2
 logreg | --train_features_dir - --test_features_dir - --output_dir - | --models_root_dir; --train_features_dir
 logreg | --output_dir - | --output_dir
 logreg | --output_dir {w}/my_net.py | {w}/my_net.py; Not a directory
-logreg | --device cuda:99 | --device cuda:99
 logreg | --seeds 22,x | --seeds; 'x'
-logreg | --mom 1 | --mom; 1
 logreg | CLF.N_TRIALS 0 | CLF.N_TRIALS 0; CLF.LR_INTV
 logreg | CLF.EPOCHS 3 | CLF.EPOCHS; CLF.N_EPOCHS
 logreg | --n_shot 2 CLF.N_SHOT 2 | --n_shot and CLF.N_SHOT are both given
 logreg | EVAL.NAME mlp | EVAL.NAME mlp is the name of other runs
-root | --model - | --model
 root | --model other_net | {w}/models/other/net/birds/features_train
 print | | --models_root_dir {w}/results; does not exist
 print | --n_shot 4 CLF.N_SHOT 8 | --n_shot; CLF.N_SHOT | run

@@ -93,9 +93,8 @@ def test_study_fails_once_is_repaired_and_finds_a_new_checkpoint(study, workshop
     assert code == 2 and "features of tiny_net on in1k train and 7 more: checkpoint_sha256: " in told
     assert study.outputs() == before
     broken.write_bytes(b"broken")
-    assert (
-        study.run_in_forks("--overwrite")[0] == 3
-    )  # the old results are still there, and are not what is wanted
+    # The old results are still there, and are not what is wanted.
+    assert study.run_in_forks("--overwrite")[0] == 3
     broken.write_bytes(image)
     code, _ = study.run_in_forks("--overwrite")
     after = study.outputs()

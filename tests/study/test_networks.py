@@ -95,6 +95,13 @@ def test_features_of_the_original_toolkit_and_of_a_network_that_is_gone_are_kept
     assert command.main([*line.split(), "sup_resnet50", "dino_resnet50"]) == 2  # without checkpoint
 
 
+def test_the_root_of_a_limit_is_made(world, tmp_path, monkeypatch):
+    monkeypatch.setattr(command.local, "run_here", lambda *args: 1 / 0)
+    words = f"--models_root_dir {world.study.root}/limit-2 --log_dir {tmp_path} --dataset x --images_root /"
+    with pytest.raises(ZeroDivisionError):
+        command.main(words.split())
+
+
 def test_names_and_patterns(tmp_path):
     for name in ("a/net", "a/other", "b/net", "no_model/x", "limit-2/a"):
         (tmp_path / name).mkdir(parents=True)
