@@ -11,11 +11,6 @@ from cog.commands import flags
 from cog.errors import CogError
 from cog.paths import ModelDir, require_dir
 
-EXAMPLES = (
-    "--models_root_dir /models --model sup_resnet50 --dataset in1k cog_l5",
-    "--models_root_dir /models --model sup_resnet50 --dataset cog_l5 --analysis concepts --levels_csv l.csv",
-)
-
 _ALL = "all"
 _HELP = (
     "kmeans; alignment: and uniformity; knn: nearest neighbors; ncm: nearest class means; confident: that of "
@@ -25,7 +20,9 @@ _HELP = (
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Compute the results that are missing and return the exit code."""
-    parser = flags.parser(__doc__, *EXAMPLES)
+    start = "--models_root_dir /models --model sup_resnet50 --dataset in1k"
+    examples = f"{start} cog_l5", f"{start} --analysis knn", f"{start} --analysis concepts --levels_csv l.csv"
+    parser = flags.parser(__doc__, *examples)
     add = parser.add_argument
     add("--analysis", action=flags.Several, default=[_ALL], metavar="NAME", help=_HELP)
     add("--trained_on", metavar="DATASET", help="data set whose classifiers are applied (confident)")

@@ -15,8 +15,9 @@ from cog.errors import CogError
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the script and return its exit code."""
-    example = "--model sup_resnet50 --models_root_dir /models --dataset in1k --in1k_images_root /in1k"
-    parser = flags.parser(__doc__, example)
+    start = "--models_root_dir /models --model sup_resnet50 --dataset"
+    examples = f"{start} in1k --in1k_images_root /in1k", f"{start} birds --images_root /b", f"{start} cog_l1"
+    parser = flags.parser(__doc__, *examples)
     flags.add(parser, "model", "dataset", required=True)
     flags.add(parser, "models_root_dir", "model_loader", "output_dir", *flags.IMAGES)
     flags.add(parser, "allow_failures", "overwrite")

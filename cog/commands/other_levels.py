@@ -20,7 +20,7 @@ from cog.paths import ModelDir, require_dir
 def main(argv: Sequence[str] | None = None) -> int:
     """Group features by the levels of each kind, train, print the table, draw the figure."""
     example = "--models_root_dir /models --model sup_resnet50 --levels_dir levels --output_dir other_models"
-    parser = flags.parser(__doc__, example)
+    parser = flags.parser(__doc__, example, f"{example} --seeds 22 37", f"{example} CLF.N_SHOT 8")
     flags.add(parser, "models_root_dir", "model", required=True)
     parser.add_argument("--levels_dir", required=True, metavar="DIR", help="has a folder for each kind")
     flags.add(parser, "output_dir", required=True, help="root of features and results on other levels")

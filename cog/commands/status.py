@@ -15,8 +15,9 @@ from cog.study.units import Study
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Show the state of every output, and return the exit code."""
-    examples = ("--models_root_dir /models", "--models_root_dir /models --model 'deit_*' mine_net")
-    parser = flags.parser(__doc__, *examples, has_keys=False)
+    example = "--models_root_dir /models"
+    others = f"{example} --model 'deit_*' mine_net", f"{example} --format json"
+    parser = flags.parser(__doc__, example, *others, has_keys=False)
     flags.add(parser, "models_root_dir", required=True)
     flags.add(parser, "model", help="names, or patterns such as 'deit_*' (default: those of the study)")
     flags.add(parser, "format")
