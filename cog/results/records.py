@@ -146,7 +146,7 @@ def _read_original(path: str) -> tuple[dict[str, Any], str, dict[str, float]]:
     with contextlib.suppress(CogError, ValueError):
         lines = files.contents(f"{path}/config.txt", 1 << 16).decode().partition("CLF:")[2]
         lines = re.sub(r":\s+- (\S+)\s+- (\S+)", r": [\1, \2]", re.split(r"\n(?=\S)", lines)[0])
-        stated = dict(re.findall(r"(?m)(\w+): ([\w.+-]+|\[[^[\n]+)$", lines))
+        stated = dict(re.findall(r"(?m)^ +(\w+): ([\w.+-]+|\[[^[\n]+)$", lines))
         known = {name: key[4:] for name, (_, key) in PROTOCOL.items() if key[4:] in stated}
         settings |= {name: json.loads(stated[key]) for name, key in known.items()}
     return {"identity": settings, "final": {"diverged": diverged}}, finals[0], last

@@ -29,7 +29,7 @@ def seeds(found):
     return [run.seed for run in found.runs]
 
 
-CONFIG = "CLF:\n    LR_INTV:\n    - 0.1\n    - 10.0\n    N_TRIALS: 3\nFT_EXTRACT:\n    N_TRIALS: 8\n"
+CONFIG = f"CLF:\n {'a' * 60_000}\n LR_INTV:\n - 0.1\n - 10.0\n N_TRIALS: 3\nFT_EXTRACT:\n N_TRIALS: 8\n"
 
 
 @pytest.mark.parametrize("kind", [float, np.float32])
