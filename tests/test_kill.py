@@ -94,7 +94,7 @@ def commands(work: Path) -> dict[str, Command]:
         "extraction": f"extract_features --model tiny_net --split train test --models_root_dir {{out}} "
         f"--device cpu {of_images} FT_EXTRACT.BATCH_SIZE 1",
         "run": f"logreg {pair} {training} 12 --output_dir {{out}}/run",
-        "seeds and shots": f"logreg {of_model} --seeds 22 37 45 --n_shot 0 2 {training} 3",
+        "seeds and shots": f"logreg {of_model} --seeds 22 37 45 77 93 --n_shot 0 2 8 {training} 3",
         "levels": f"build_levels --imagenet_images_root {work}/in21k --seen_wnids {work}/seen.txt "
         "--n_levels 2 --level_size 3 --overwrite --output_dir {out}/levels LEVELS.MIN_IMAGES 6 "
         "LEVELS.N_TEST 2 LEVELS.MAX_TRAIN 5",

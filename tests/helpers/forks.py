@@ -1,11 +1,10 @@
 """Commands in forks of this process, which import nothing again."""
 
-import importlib
 import os
 import runpy
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,6 @@ def start(
         sys.stdout = os.fdopen(1, "w", closefd=False)
         sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
         sys.argv = ["cog", *words]
-        importlib.import_module("cog.study.local")._start = Task
         begin()
         try:
             runpy.run_module("cog", run_name="__main__")
@@ -45,15 +43,3 @@ def start(
 
 def code_of(pid: int) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-
-
-class Task:
-    """A task of a study in a fork: a fork as well, in place of a new interpreter."""
-
-    def __init__(self, command: Sequence[str], log: Path, environment: Mapping[str, str]) -> None:
-        _, script, *words = command
-        self.pid = start([Path(script).stem, *words], log, lambda: os.environ.update(environment))
-
-    def poll(self) -> int | None:
-        pid, status = os.waitpid(self.pid, os.WNOHANG)
-        return os.waitstatus_to_exitcode(status) if pid else None

@@ -4,10 +4,10 @@ import os
 import subprocess
 from pathlib import Path
 
-import forks
 import tiny
 import torch
 from tiny import Workshop, snapshot
+from waiting import wait_for
 
 from cog.study.units import Study
 
@@ -45,16 +45,6 @@ class Script:
         out, err = process.communicate(timeout=300)
         return process.returncode, out, err
 
-    def run_in_forks(self, *more: str) -> tuple[int, str]:
-        """Run the study without the script, in forks of this process; returns exit code and all it says."""
-        words = [
-            word.replace("model_name=", "model=").replace("shots=", "n_shot=") for word in self.words[2:]
-        ]
-        words = [f"--{word}" if "=" in word else word for word in words]
-        said = self.made.root / "said.txt"
-        code = forks.code_of(forks.start(["study", *more, *words], said))
-        return code, said.read_text()
-
     def log(self, number: int) -> str:
         """Return the log of a task."""
         path = self.log_dir / f"{number}.log"
@@ -85,7 +75,7 @@ class Studies(Script):
         other.parent.mkdir(parents=True)
         torch.save({"mix": torch.tensor([3.0, 1.0, 2.0])}, other)
         self.pace, environment = pace(made), {**environment, "COG_PYTHON": python}
-        words = ("model_name=tiny_net,other_net", "shots=0", "seeds=1,2", "dataset=in1k", *SIZES.split())
+        words = ("model_name=tiny_net other_net", "shots=0", "seeds=1 2", "dataset=in1k", *SIZES.split())
         super().__init__(made, repository, root / "study logs", environment, *words)
 
     def submit(self, options: str = "--mem=100", *more: str) -> dict[str, list[str]]:
@@ -96,3 +86,6 @@ class Studies(Script):
         for job, stage, *_ in [line.split() for line in out.splitlines() if ": --" in line]:
             jobs.setdefault(stage.rstrip(":"), []).append(job)
         return jobs
+
+    def wait_for_a_chunk(self) -> None:
+        wait_for(lambda: list(self.made.models.rglob("chunks-*/rows-*")))

@@ -66,7 +66,7 @@ def test_as_many_at_a_time_as_slots_and_memory_allow(tmp_path, monkeypatch, n, n
 
 @pytest.fixture
 def study(workshop, tmp_path, repository, python):
-    words = ("model_name=tiny_*", "seeds=1", "shots=0,1", "n_processes=2")
+    words = ("model_name=tiny_*", "seeds=1", "shots=0 1", "n_processes=2")
     return Script(workshop, repository, tmp_path / "logs", {**os.environ, "COG_PYTHON": python}, *words)
 
 
@@ -79,24 +79,22 @@ def test_study_fails_once_is_repaired_and_finds_a_new_checkpoint(study, workshop
     assert code == 3 and "2 tasks failed" in err
     assert "classifier runs: 2 done, 2 missing of 4 (50 %)" in out
     broken.write_bytes(image)
-    code, told = study.run_in_forks()
-    assert code == 0 and "5 of 8 outputs are done; 2 tasks to do" in told
+    code, out, err = study.run()
+    assert code == 0 and "5 of 8 outputs are done; 2 tasks to do" in err
     before = study.outputs()
     records = [json.loads(path.read_text()) for path in workshop.models.rglob("*s.json")]
     assert [record["threads"] for record in records] == [1] * 8
-    table = (study.log_dir / "results.txt").read_text()
-    code, told = study.run_in_forks()
-    assert code == 0 and table in told and "8 of 8 outputs are done; 0 tasks to do" in told
+    code, again, err = study.run()
+    assert code == 0 and again == out and "8 of 8 outputs are done; 0 tasks to do" in err
 
     torch.save({"mix": torch.tensor([3.0, 2.0, 1.0])}, workshop.checkpoint)
-    code, told = study.run_in_forks()
-    assert code == 2 and "features of tiny_net on in1k train and 7 more: checkpoint_sha256: " in told
+    code, _, err = study.run()
+    assert code == 2 and "features of tiny_net on in1k train and 7 more: checkpoint_sha256: " in err
     assert study.outputs() == before
     broken.write_bytes(b"broken")
-    # The old results are still there, and are not what is wanted.
-    assert study.run_in_forks("--overwrite")[0] == 3
+    assert study.run("--overwrite")[0] == 3  # the old results are still there, and are not what is wanted
     broken.write_bytes(image)
-    code, _ = study.run_in_forks("--overwrite")
+    code, _, err = study.run("--overwrite")
     after = study.outputs()
     made = [name for name in before if name.endswith("X_Y.pth") and "birds" not in name]
     assert code == 0 and len(made) == 4 and all(after[name] != before[name] for name in made)
@@ -116,7 +114,7 @@ def test_tasks_save_and_end_with_the_study_however_it_ends(study, workshop, sent
     if code == 75:
         assert "0 of 4 tasks had ended; the same command continues" in errors
         seconds.write_text("0")
-        assert study.run_in_forks()[0] == 0 and len(study.outputs()) == 2 + 4 + 3 * 4
+        assert study.run()[0] == 0 and len(study.outputs()) == 2 + 4 + 3 * 4
 
 
 @pytest.mark.slow
