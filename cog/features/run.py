@@ -59,10 +59,8 @@ class Extraction:
         versions = log.versions(("torch", "torchvision", "pillow"))
         working = json.dumps([identity, versions, self.on_cuda, per_pass, self.batch_size])
         self.folder = self.output.work / f"chunks-{hashlib.sha256(working.encode()).hexdigest()[:12]}"
-        self.chunks: dict[Span, Path] = {}
-        for first in range(0, len(images), CHUNK * self.batch_size):
-            stop = min(first + CHUNK * self.batch_size, len(images))
-            self.chunks[first, stop] = self.folder / f"rows-{first}-{stop}.pth"
+        spans = batches([(0, len(images))], CHUNK * self.batch_size)
+        self.chunks = {span: self.folder / f"rows-{span[0]}-{span[1]}.pth" for span in spans}
 
     def missing(self, number: int = 0, size: int = 1) -> list[Span]:
         """Return the spans of a process of several whose chunks are not there; none if the result is."""

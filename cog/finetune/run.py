@@ -57,8 +57,8 @@ def fine_tune(
     *,
     rank: Rank,
     device: torch.device,
-    allow_failures: int = 0,
-    overwrite: bool = False,
+    allow_failures: int,
+    overwrite: bool,
 ) -> None:
     """Fine-tune a model, up to ``allow_failures`` images of both splits failing; a finished run stays."""
     recipe = Recipe(cfg, preprocess_of(cfg), _precision(cfg, device), rank.size)

@@ -47,7 +47,7 @@ _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 class Recipe:
     """The settings of a run; training images have the size, mean and std of ``preprocess``."""
 
-    def __init__(self, cfg: CfgNode, preprocess: Preprocess, precision: str = "fp32", n_processes: int = 1):
+    def __init__(self, cfg: CfgNode, preprocess: Preprocess, precision: str, n_processes: int):
         self.cfg, self.preprocess, self.precision, self.n_processes = cfg, preprocess, precision, n_processes
         self.ft = ft = cfg.FINETUNE
         self.lr = ft.LR * ft.BATCH_SIZE / 256  # the highest rate (Goyal et al., 2017)
