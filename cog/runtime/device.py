@@ -14,11 +14,10 @@ from cog.runtime.memory import this_rank
 
 
 def resolve_device(name: str | None) -> torch.device:
-    """Return the device ``name``, cpu or cuda, after one product on it; None: CUDA where there is a GPU."""
+    """Return the device ``name`` after a product on it; None: a GPU where there is one, no CPU beside it."""
     if name is None:
         hidden = os.environ.get("CUDA_VISIBLE_DEVICES", "0") in ("", "-1", "NoDevFiles")
-        # One that cannot be used is an error: a job must not spend a week on the CPU beside it. A scheduler
-        # keeps the device file of a GPU that this job does not have, but denies access to it.
+        # A scheduler keeps the device file of a GPU that this job does not have, but denies access to it.
         granted = any(os.access(path, os.R_OK | os.W_OK) for path in glob.glob("/dev/nvidia[0-9]*"))
         name = "cuda" if torch.cuda.is_available() or (granted and not hidden) else "cpu"
     if not re.fullmatch(r"cpu|cuda(:[0-9]{1,2})?", name):

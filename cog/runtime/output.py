@@ -185,6 +185,8 @@ def locked(folder: Path) -> Iterator[bool]:
     end = time.monotonic() + 1
     while (lock := _lock(folder)) is None and time.monotonic() < end:
         time.sleep(0.01)
+    if lock is None:
+        folder.mkdir(parents=True, exist_ok=True)  # where that fails, nobody keeps it
     try:
         yield lock is not None
     finally:

@@ -64,7 +64,6 @@ extract | --model sup_resnet50 --model_loader - --models_root_dir {w}/models --o
 extract | --model sup_resnet50 --model_loader - --ckpt_file {w}/absent.pth | absent.pth; does not exist
 extract | --model sup_resnet50 --model_loader - --ckpt_file /dev/zero | --ckpt_file /dev/zero
 extract | --model_loader {w}/my_net.py | --model_loader; FILE.py:load_my_model
-extract | --images_root {w}/in21k | {w}/in21k/test
 extract | --dataset in1k --images_root - --in1k_images_root {w}/birds | {w}/birds/val
 level | --cog_levels_mapping_file {w}/absent | --cog_levels_mapping_file; {w}/absent; does not exist
 level | --cog_concepts_split_file - | cog_l1; --cog_concepts_split_file
@@ -87,7 +86,6 @@ print | --seeds 1 2 | with seeds 1 2 | run
 print | --model nounderscore | --model 'nounderscore' | run
 print | --dataset ../x | on ../x | run
 print | --model sup_resnet5 | did you mean sup_resnet50? | run
-print | EVAL.NAM mlp | EVAL.NAME | run
 print | --relative_to clip_resnet50 | --published to read the paper's | run
 print | --show drop | --show drop needs results on in1k | run
 print | --import {w}/absent.json | {w}/absent.json | run

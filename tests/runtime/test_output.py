@@ -162,6 +162,8 @@ def test_states_from_missing_to_done(tmp_path):
         assert state(out.path, out.record) == State("interrupted")
     assert job(out.path, "x") == 3  # the states of another identity are not continued from
     assert state(out.path, out.record) == State("done")
+    with pytest.raises(FileExistsError), output.locked(out.path / "results.json"):
+        pass
 
 
 def test_work_is_continued_by_the_same_command_alone(tmp_path):
