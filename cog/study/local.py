@@ -55,12 +55,14 @@ def run_here(
     running: dict[int, tuple[int, subprocess.Popen[bytes]]] = {}  # by slot: number of the task, process
 
     def next_task() -> int | None:
-        now = [tasks[number] for number, _ in running.values()]
-        taken = sum(memory_of(study, task) for task in now)
+        now, taken = [tasks[number] for number, _ in running.values()], 0
+        extractions = [task for task in (*waiting.values(), *now) if task.kind == EXTRACT]
         for number, task in waiting.items():
-            has_room = not now or room is None or taken + memory_of(study, task) <= room
-            if has_room and not any(map(task.needs, [*waiting.values(), *now])):
-                return number
+            if not any(map(task.needs, extractions)):
+                # Files are looked at for tasks that could begin: this is asked ten times a second.
+                taken = taken or sum(memory_of(study, other) for other in now)
+                if not now or room is None or taken + memory_of(study, task) <= room:
+                    return number
         return None
 
     with signals.deferred():
