@@ -239,10 +239,11 @@ _NORMS = ("layernorm", "post_layernorm", "norm")
 def _transformers(name: str, folder: Path | None) -> LibraryModel:
     import transformers
 
+    if tuple(map(int, transformers.__version__.split(".")[:2])) < (5, 2):  # normalize the last block twice
+        raise ImportError(f"found {transformers.__version__}")
     transformers.utils.logging.disable_progress_bar()
     transformers.utils.logging.set_verbosity_error()  # its reports of parameters have many lines
     repository, full_name = name.replace("--", "/", 1), f"hf_{name}"
-
     place = folder if folder is not None and (folder / "config.json").is_file() else repository
     try:
         config = transformers.AutoConfig.from_pretrained(place, trust_remote_code=False)
@@ -324,5 +325,5 @@ LIBRARIES: dict[str, tuple[Callable[[str, Path | None], LibraryModel], str]] = {
     "timm": (_timm, "timm"),
     "torchvision": (_torchvision, "torchvision"),
     "openclip": (_open_clip, "open_clip_torch"),
-    "hf": (_transformers, "transformers"),
+    "hf": (_transformers, "'transformers>=5.2'"),
 }

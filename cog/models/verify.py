@@ -73,7 +73,6 @@ def top1(row: PaperModel, checkpoint: Path, images_root: str, device: torch.devi
             hits += int((logits.argmax(1).cpu() == labels[first:stop]).sum())
             progress.update(stop - first)
     accuracy = 100 * hits / n
-    # Decoders and resampling explain half a percentage point.
-    comparison = "as published" if abs(accuracy - row.top1) <= 0.5 else "NOT as published"
+    comparison = "as published" if abs(accuracy - row.top1) <= 0.5 else "NOT as published"  # decoders differ
     found = f"top-1 {accuracy:.2f} % on {n} images, published {row.top1:.2f} %"
     return f"{row.name}: {found} (difference {accuracy - row.top1:+.2f}): {comparison}"

@@ -296,11 +296,7 @@ def test_a_classifier_of_transformers_gives_its_class_token(tmp_path):
         ("config.json", '{"model_type": "own", "auto_map": {"AutoConfig": "net.C"}}', "is not run"),
         ("config.json", '{"model_type": "vit", "hidden_size": "many"}', ""),
         ("preprocessor_config.json", '{"size": 32, "image_mean": [1]}', r"MEAN = \[1\] is not valid"),
-        (
-            "preprocessor_config.json",
-            '{"image_processor_type": "MobileViTImageProcessor"}',
-            "reverses the chan",
-        ),
+        ("preprocessor_config.json", '{"image_processor_type": "MobileViTImageProcessor"}', "reverses the"),
     ],
 )
 def test_bad_files_of_transformers_run_no_code(file, content, says, tmp_path, monkeypatch):
@@ -315,6 +311,9 @@ def test_bad_files_of_transformers_run_no_code(file, content, says, tmp_path, mo
     with pytest.raises(CogError, match=says) as error:
         load("hf_vit", tmp_path)
     assert not marker.exists() and "\n" not in str(error.value) and len(str(error.value)) < 900
+    monkeypatch.setattr("transformers.__version__", "5.1.0")
+    with pytest.raises(CogError, match=r"needs 'transformers>=5.2' \(found 5.1.0\); pip install 'transf"):
+        load("hf_vit", tmp_path)
 
 
 NOISE = np.random.default_rng(0).integers(0, 256, (11, 15, 3), dtype=np.uint8)
