@@ -37,7 +37,7 @@ def draw(path: Path, table: pd.DataFrame, interval: float) -> None:
     """Draw accuracies by level, a line for each kind of levels, with a band for random draws."""
     figure = Figure(figsize=(5.0, 3.6), layout="constrained")
     axes = figure.add_subplot(ylabel="top-1 (%)")
-    for kind, row in table.iterrows():
+    for kind, row in zip(table.index, table.to_numpy(), strict=True):
         axes.plot(list(table), row, marker="o", markersize=3, label=kind)
     if interval:
         axes.fill_between(list(table), row - interval, row + interval, color="gray", alpha=0.2, lw=0)
