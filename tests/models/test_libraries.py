@@ -72,9 +72,7 @@ PROCESSOR = {
 def small_models(tmp_path_factory):
     """Declare :data:`OPEN_CLIP`. The libraries, which take seconds to import, are imported here alone."""
     global open_clip, transformers
-    import open_clip
-    import transformers
-
+    open_clip, transformers = (pytest.importorskip(name) for name in ("open_clip", "transformers"))
     folder = tmp_path_factory.mktemp("open_clip")
     for name, vision in OPEN_CLIP.items():
         config = {"embed_dim": 24, "vision_cfg": vision, "text_cfg": _TEXT}
