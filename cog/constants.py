@@ -19,7 +19,7 @@ SHOTS = (1, 2, 4, 8, 16, 32, 64, 128)
 
 CHECKPOINT_FILE, FEATURES_FILE = "model.ckpt", "X_Y.pth"
 FEATURES_RECORD, IMAGE_PATHS_FILE = "features.json", "image_paths.txt"
-RESULTS_FILE, LOGS_FILE = "results.json", "logs.pkl"
+RESULTS_FILE, LOGS_FILE, FINAL_MODEL = "results.json", "logs.pkl", "final*/model.pth"
 LEVELS_FILE, SPLIT_FILE = "cog_levels_mapping_file.pkl", "cog_concepts_split_file.pkl"
 
 #: Values of ``FT_EXTRACT.PREPROCESS`` and ``POOLING``.

@@ -20,9 +20,9 @@ _HELP = (
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Compute the results that are missing and return the exit code."""
-    start = "--models_root_dir /models --model sup_resnet50 --dataset in1k"
-    examples = f"{start} cog_l5", f"{start} --analysis knn", f"{start} --analysis concepts --levels_csv l.csv"
-    parser = flags.parser(__doc__, *examples)
+    start = "--models_root_dir /models --model sup_resnet50 --dataset"
+    examples = "in1k cog_l5", "in1k --analysis knn", "cog_l5 --analysis concepts --levels_csv l.csv"
+    parser = flags.parser(__doc__, *(f"{start} {example}" for example in examples))
     add = parser.add_argument
     add("--analysis", action=flags.Several, default=[_ALL], metavar="NAME", help=_HELP)
     add("--trained_on", metavar="DATASET", help="data set whose classifiers are applied (confident)")

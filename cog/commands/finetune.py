@@ -16,7 +16,8 @@ from cog.errors import CogError
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the script and return its exit code."""
     start = "--models_root_dir /models --model sup_resnet50 --dataset"
-    examples = f"{start} in1k --in1k_images_root /in1k", f"{start} birds --images_root /b", f"{start} cog_l1"
+    in1k = f"{start} in1k --in1k_images_root /in1k"
+    examples = in1k, f"{start} birds --images_root /birds", f"{in1k} EVAL.SEED 37 FINETUNE.LR 0.01"
     parser = flags.parser(__doc__, *examples)
     flags.add(parser, "model", "dataset", required=True)
     flags.add(parser, "models_root_dir", "model_loader", "output_dir", *flags.IMAGES)

@@ -102,7 +102,7 @@ def train_all(runs: Sequence[Run], train: Path, test: Path, args: argparse.Names
     wanted = []
     for run in runs:
         path, record = run.output.path, run.output.path / constants.RESULTS_FILE
-        is_original = any(path.glob("final*/model.pth")) and not record.exists()  # the last file of a run
+        is_original = any(path.glob(constants.FINAL_MODEL)) and not record.exists()  # the last file of a run
         if is_original and not args.overwrite:
             logger.warning("%s is kept, and no %s tells how it was made", path, constants.RESULTS_FILE)
         elif not run.output.is_done(overwrite=args.overwrite):

@@ -91,7 +91,7 @@ _NAMES: dict[str, Any] = {
     "numpy.core.multiarray._reconstruct": lambda *_: np.empty(0, dtype=np.int8),
     "numpy.core.multiarray.scalar": lambda dtype, raw: _from_buffer(raw, dtype, ()).item(),
     "numpy.core.numeric._frombuffer": _from_buffer,
-    "_codecs.encode": lambda text, encoding: text.encode({"latin1": "latin1"}[encoding]),
+    "_codecs.encode": lambda text, encoding: text.encode({"latin1": "latin1"}[encoding]),  # no other
     "builtins.bytes": lambda: b"",  # of protocols 0 to 2; others use _codecs.encode
     "collections.OrderedDict": dict,
     "collections.defaultdict": lambda factory=None: {},

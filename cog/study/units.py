@@ -107,7 +107,7 @@ def survey(study: Study) -> dict[Unit, State]:
 def _state(study: Study, unit: Unit) -> State:
     folder = study.folder(unit)
     state = output.state(folder, FEATURES_RECORD if unit.split else RESULTS_FILE)
-    made = constants.FEATURES_FILE if unit.split else "final*/model.pth"
+    made = constants.FEATURES_FILE if unit.split else constants.FINAL_MODEL
     if (unit.split or state.word == MISSING) and any(folder.glob(made)):  # of the original toolkit, too
         return State(DONE)
     return State(DELETED) if unit.split and state.word == DONE else state
