@@ -145,8 +145,7 @@ def _try_models(
         dataset_of |= {model: task.dataset for model in task.models if model not in dataset_of}
     if not dataset_of:
         return 0
-    if args.model_loader is None:
-        import timm  # noqa: F401 (and torchvision, which most networks need: once, for all processes)
+    import timm  # noqa: F401 (and torchvision, which most networks need: once, for all processes)
     import torch
 
     from cog.features.extract import Model
